@@ -66,6 +66,35 @@ CLEANING_STOPS = Deviation(
     builds=VersionRange.parse("<4.2.0"),
 )
 
+UNTRIMMED_MARKED_CLEAN = Deviation(
+    kip=112,
+    promised="a broker marks a log dir as cleanly shut down only if it closed all logs there without an error",
+    actual="it logs that it could not trim an index, and marks the log dir: the next start does not recover the log",
+    issue="KAFKA-19221",
+    builds=VersionRange.parse("<4.1.0"),
+    pollutes=False,
+)
+
+REVERSED_NEVER_ENDS = Deviation(
+    kip=455,
+    promised="a reassignment that is under way can be replaced by another one, also by one to the old replicas",
+    actual="a replica that was being added and shall be removed again stays, and the reassignment never ends",
+    issue="none known; since KAFKA-19975",
+    builds=VersionRange.parse(">=4.3.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
+CLEAN_ELECTIONS_COUNTED = Deviation(
+    kip=18,
+    promised="UncleanLeaderElectionsPerSec counts the leaders that were not elected from the ISR",
+    actual="it also counts a leader that joins the ISR as it becomes leader, at the end of a reassignment",
+    issue="KAFKA-19212",
+    builds=VersionRange.parse(">=3.9.0,<4.1.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
 MOVE_NEVER_ENDS = Deviation(
     kip=113,
     promised="a future replica that has caught up replaces the replica",

@@ -210,6 +210,14 @@ class Cluster(ClusterLifecycle):
         self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
+    def cancel_reassignment(self, partition: Partition) -> None:
+        """Cancel the reassignment of a partition.
+
+        :raises Refused: Kafka returns an error, such as NO_REASSIGNMENT_IN_PROGRESS
+        """
+        self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, None)
+        self.journal.write("reassignment.cancelled", partition=str(partition))
+
     def reassignments(self) -> tuple[Reassignment, ...]:
         """The reassignments in progress."""
         return self._controller_or_any().admin.describe_reassignments()

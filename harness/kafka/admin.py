@@ -286,9 +286,12 @@ class Admin:
         answer = self._connection.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
         _check(f"set {', '.join(configs)} of {name}", *answer.responses)
 
-    def alter_partition_reassignment(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
-        """Begin to reassign a partition to these replicas (KIP-455); in ZooKeeper mode ask the controller's broker."""
-        ids = list(replicas)
+    def alter_partition_reassignment(self, topic: str, partition: int, replicas: Iterable[int] | None) -> None:
+        """Begin to reassign a partition to these replicas (KIP-455); in ZooKeeper mode ask the controller's broker.
+
+        :param replicas: None: cancel the reassignment that is under way
+        """
+        ids = None if replicas is None else list(replicas)
         wanted = AlterPartitionReassignmentsRequest.ReassignableTopic
         partitions = [wanted.ReassignablePartition(partition_index=partition, replicas=ids)]
         topics = [wanted(name=topic, partitions=partitions)]
@@ -296,7 +299,8 @@ class Admin:
             AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=10_000), timeout_s=15.0
         )
         of_partitions = [each for of_topic in answer.responses for each in of_topic.partitions]
-        _check(f"reassign {topic}-{partition} to {ids}", answer, *of_partitions)
+        what = "cancel the reassignment of" if ids is None else "reassign"
+        _check(f"{what} {topic}-{partition}{'' if ids is None else f' to {ids}'}", answer, *of_partitions)
 
     def describe_reassignments(self) -> tuple[Reassignment, ...]:
         """All reassignments that are under way; ask as in :meth:`alter_partition_reassignment`."""

@@ -33,6 +33,7 @@ BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
 UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # in two domains since 4.2 (KIP-1100)
+UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
 _RUNNING = 3
 _Found = Mapping[str, Mapping[str, int | str]]
@@ -148,6 +149,16 @@ class MBeans:
         if not of_all:
             raise self._missing(BYTES_OUT, state)
         return _value(rate, "Count") or 0
+
+    def unclean_elections(self) -> int:
+        """The leaders that were not elected from the ISR, as this controller counts them since its start.
+
+        :raises BuildLacks: the controller does not have the MBean
+        """
+        [count] = self._read(UNCLEAN_ELECTIONS)
+        if not count:
+            raise BuildLacks(f"this Kafka build has no MBean {UNCLEAN_ELECTIONS}")
+        return _value(count, "Count") or 0
 
     def _missing(self, mbean: str, state: _Found) -> NoAnswer | BuildLacks:
         """The error for a broker without an MBean: its build has none, or it is starting or stopping."""

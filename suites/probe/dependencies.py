@@ -180,6 +180,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     mbean(mbeans.RAFT, *CONTROLLER_FAILS, modes=KRAFT),
     mbean(mbeans.UNASSIGNED, modes=KRAFT),
+    mbean(mbeans.UNCLEAN_ELECTIONS, "known-bugs/clean-election-counted", builds=">=3.9"),
     mbean(mbeans.CORDONED_DIRS, "kip-1066", builds=">=4.3", modes=KRAFT),
     mbean(mbeans.DIR_CORDONED, "kip-1066", builds=">=4.3", modes=KRAFT),
     mbean(mbeans.STATE, without="a case waits for an MBean that the build lacks, and does not name it"),
@@ -224,7 +225,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     file(
         id="file-made",
         what="partition.metadata in a replica's folder",
-        needed_by=("kip-112/killed-while-new",),
+        needed_by=("kip-112/killed-while-new", "known-bugs/topic-id-lost"),
         modes=KRAFT,
     ),
     file(
@@ -245,7 +246,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
             "bootstrap.checkpoint",
             ".kafka_cleanshutdown",
         ),
-        needed_by=("kip-1066/lasts", "kip-113", "schedules"),
+        needed_by=("kip-1066/lasts", "kip-113", "known-bugs/error-on-close", "known-bugs/topic-id-lost", "schedules"),
         without="cases that wait for them are unknown or invalid, and clusters are reused less often",
         tried=False,
     ),

@@ -151,7 +151,7 @@ def _await_dynamic(trial: Trial, name: str, value: str) -> None:
 # --- MBeans ---------------------------------------------------------------------------------------------------------
 
 
-_OF_CONTROLLER = (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT)
+_OF_CONTROLLER = (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT, mbeans.UNCLEAN_ELECTIONS)
 
 
 def _mbean(dependency: Dependency) -> None:

@@ -1,0 +1,171 @@
+"""Shows bugs of Kafka's controller, and of what brokers report to it, one scenario each: invalid with the bug.
+
+KAFKA-19212 is a declared deviation, since 3.9.2 has it. KNOWN_BUGS.md has the builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Topic
+from harness.errors import PromiseBroken
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import Reassignment
+from harness.kafka.versions import Mode
+from harness.timeouts import MOVE_S, RECOVERY_S, SETTLED_S
+from harness.waiting import await_until
+from suites.checks import check_promised_or_known
+from suites.deviations import CLEAN_ELECTIONS_COUNTED, REVERSED_NEVER_ENDS
+from suites.scenario import NO_FAULT, scenario
+from suites.state_check import StateCheck
+from suites.steps import await_no_reassignment, reassign_by_request
+
+ENDED = "it ends"
+IN_BOTH = "it does not end: the replica is in the ISR, and is both an adding and a removing replica"
+TOPICS = 5
+"""Short-lived topics. Before 3.9, a broker reports log dirs 0.5 s after it has created its newest replica. So each one
+delays the reports of the ones before it."""
+
+
+def await_replica(broker: Broker, topic: str) -> None:
+    """Wait until a broker has created its replica of a topic with one partition."""
+    await_until(
+        lambda: broker.log_dir_of(topic, 0),
+        timeout_s=RECOVERY_S,
+        poll_s=0.01,
+        what=f"{broker} to create a replica of {topic}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def check_all_reported(cluster: Cluster) -> None:
+    """No broker has log dirs of replicas left to report to the controller."""
+    await_until(
+        lambda: {str(each): each.mbeans.unassigned() for each in cluster.live_brokers() if each.mbeans is not None},
+        lambda queued: not any(queued.values()),
+        timeout_s=SETTLED_S,
+        what="all brokers to have reported the log dirs of their replicas to the controller",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+@scenario(
+    "known-bugs/deleted-before-reported",
+    kip=112,
+    plan="a topic is deleted before its brokers report its log dirs",
+    issue="KAFKA-17190",
+    modes=(Mode.KRAFT,),
+    judged=False,
+    floors=NO_FAULT,
+)
+def test_deleted_before_reported(cluster: Cluster) -> None:
+    """Topics are deleted as soon as their replicas exist: brokers do not go on to report log dirs of these replicas."""
+    for number in range(TOPICS):
+        topic = Topic(cluster, f"short-lived-{number}", 1)
+        cluster.request_topics(NewTopic(name=topic.name, partitions=1, replicas=3))
+        for broker in cluster.brokers:
+            await_replica(broker, topic.name)
+        cluster.delete_topics(topic)
+    check_all_reported(cluster)
+
+
+@scenario(
+    "known-bugs/removed-before-reported",
+    kip=112,
+    plan="a replica is reassigned before its broker reports its log dir",
+    issue="KAFKA-16886",
+    modes=(Mode.KRAFT,),
+    judged=False,
+    floors=NO_FAULT,
+)
+def test_removed_before_reported(cluster: Cluster) -> None:
+    """A new replica is reassigned to another broker at once: the first broker does not go on to report its log dir."""
+    first, second, _ = cluster.brokers
+    orders = Topic(cluster, "orders", 1)
+    cluster.request_topics(NewTopic(name=orders.name, assignment={0: [first.id]}))
+    await_replica(first, orders.name)
+    cluster.reassign(orders[0], [second])
+    more = count()
+
+    def under_way() -> Sequence[Reassignment]:
+        """The reassignment, while another topic delays the first broker's report."""
+        cluster.request_topics(NewTopic(name=f"more-{next(more)}", assignment={0: [first.id]}))
+        return cluster.reassignments()
+
+    await_until(
+        under_way,
+        lambda found: not found,
+        timeout_s=MOVE_S,
+        poll_s=0.2,
+        what=f"{orders[0]} to be on {second}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    check_all_reported(cluster)
+
+
+@scenario(
+    "known-bugs/reassignment-reversed",
+    kip=112,
+    plan="a reassignment that adds a replica is reversed by another one",
+    issue="KAFKA-19975",
+    judged=False,
+    floors=NO_FAULT,
+    deviations=(REVERSED_NEVER_ENDS,),
+)
+def test_reassignment_reversed(cluster: Cluster) -> None:
+    """A partition is reassigned to its old replicas while it gets another one: that one is removed again."""
+    orders = cluster.create_topic("orders", replicas=2)
+    holders = [orders[0].leader(), *orders[0].followers()]
+    [target] = cluster.others(*holders)
+    state = StateCheck(cluster, orders)
+    cluster.reassign(orders[0], [*holders, target])
+    cluster.reassign(orders[0], holders)
+
+    def seen() -> str:
+        """How the reassignment ends: not at all, once the replica to remove is in the ISR."""
+        under_way, isr = cluster.reassignments(), orders[0].describe(orders[0].leader()).isr
+        if not under_way:
+            return ENDED
+        return IN_BOTH if under_way[0].adding == under_way[0].removing == (target.id,) and target.id in isr else "…"
+
+    end = await_until(
+        seen,
+        lambda end: end in (ENDED, IN_BOTH),
+        timeout_s=MOVE_S,
+        what="the reassignment to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    if check_promised_or_known(REVERSED_NEVER_ENDS, cluster, end, promised=ENDED, known=IN_BOTH):
+        cluster.cancel_reassignment(orders[0])
+        await_no_reassignment(cluster)
+    state.check()
+
+
+@scenario(
+    "known-bugs/clean-election-counted",
+    kip=112,
+    plan="a reassignment ends with a new leader from the ISR: no election is counted as unclean",
+    issue="KAFKA-19212",
+    judged=False,
+    floors=NO_FAULT,
+    deviations=(CLEAN_ELECTIONS_COUNTED,),
+)
+def test_clean_election_counted(cluster: Cluster) -> None:
+    """A partition's only replica is reassigned twice: each new leader is in the ISR, and is not counted as unclean."""
+    orders = cluster.create_topic("orders", replicas=1)
+    state = StateCheck(cluster, orders)
+    controller = cluster.mbeans[cluster.active_controller().spec.name]
+    before = controller.unclean_elections()
+    others = cluster.others(orders[0].leader())
+    for broker in others:
+        reassign_by_request(state, orders[0], broker)
+    counted = controller.unclean_elections() - before
+    check_promised_or_known(CLEAN_ELECTIONS_COUNTED, cluster, counted, promised=0, known=len(others))
