@@ -21,7 +21,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.versions import Mode
 from harness.timeouts import RECOVERY_S
-from suites.checks import check_noticed, promised
+from suites.checks import check_noticed, promised, refuses_to_start
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNTRIMMED_MARKED_CLEAN
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
@@ -76,6 +76,10 @@ def test_full_at_start(cluster: Cluster) -> None:
             check_noticed(fault)
 
 
+NO_TOPIC_ID = "does not have a topic ID, which is not allowed"
+"""The log line of a broker that refuses to start because a replica has no partition.metadata."""
+
+
 @scenario(
     "known-bugs/topic-id-lost",
     kip=112,
@@ -96,6 +100,8 @@ def test_topic_id_lost(cluster: Cluster) -> None:
         state.check()
         (log_dir.replica_dir("orders", 0) / "partition.metadata").unlink()
         victim.start()
+        if (line := refuses_to_start(victim, saying=NO_TOPIC_ID)) is not None:
+            raise PromiseBroken(f"{victim} does not start without partition.metadata of {orders[0]}: {line.text[:300]}")
         state.broker_back(victim)
         state.check(RECOVERY_S)
     check_same_bytes(orders[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.kafka.versions import VersionRange
 from suites.probe.dependency import (
     COMPARED,
     CONTROLLER_FAILS,
@@ -37,6 +38,15 @@ TEXTS: tuple[Dependency, ...] = (
         what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),
         needed_by=("kip-112/bootstrap-all-bad",),
+    ),
+    log_line(
+        id="log-no-topic-id",
+        what="a broker with KAFKA-16814 logs that it doesn't start since a replica has no topic ID",
+        words=("does not have a topic ID, which is not allowed",),
+        needed_by=("known-bugs/topic-id-lost",),
+        modes=KRAFT,
+        builds=VersionRange.parse("<3.7.1"),
+        tried=False,
     ),
     log_line(
         id="log-told-of-log-dir",
