@@ -22,7 +22,7 @@ class UnderWay(StrEnum):
     REASSIGNMENT = "reassignment"
 
 
-def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> None:
+def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> bool:
     """Wait until nothing is under way in a KRaft cluster, and write the outcome into the journal.
 
     ``cluster.settled`` names the brokers whose queue of log dirs was read: a build may lack the MBean, and a spec may
@@ -30,9 +30,10 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> No
     answer. Without a live broker, nothing is checked.
 
     :param leaves: what the scenario leaves on purpose
+    :returns: False if something was still under way
     """
     if cluster.spec.mode is not Mode.KRAFT or not cluster.live_brokers():
-        return
+        return True
     queues: dict[int, int] = {}
     try:
         await_until(
@@ -45,8 +46,9 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> No
         )
     except (PromiseBroken, Inconclusive) as error:
         cluster.journal.write("cluster.unsettled", error=type(error).__name__, says=str(error))
-    else:
-        cluster.journal.write("cluster.settled", queues_read=[*queues])
+        return False
+    cluster.journal.write("cluster.settled", queues_read=[*queues])
+    return True
 
 
 def _under_way(cluster: Cluster, leaves: Collection[UnderWay], queues: dict[int, int]) -> Iterator[str]:

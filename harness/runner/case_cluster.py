@@ -52,9 +52,9 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     case.journal.listener = None
     case.enter("teardown")
     cluster.journal_unexpected_ends()
-    if open_case.conclude()[0] == "valid":
-        journal_under_way(cluster, open_case.declared.scenario.leaves)
     verdict, _ = open_case.conclude()
+    if verdict == "valid" and not journal_under_way(cluster, open_case.declared.scenario.leaves):
+        verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
