@@ -146,6 +146,7 @@ def test_reassignment_reversed(cluster: Cluster) -> None:
     if check_promised_or_known(REVERSED_NEVER_ENDS, cluster, end, promised=ENDED, known=IN_BOTH):
         cluster.cancel_reassignment(orders[0])
         await_no_reassignment(cluster)
+    state.reassigned(orders[0], [orders[0].log_dir_on(broker) for broker in holders])
     state.check()
 
 
