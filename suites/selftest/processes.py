@@ -36,6 +36,27 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+Result = dict[str, Any]
+"""The JSON of a case."""
+Results = tuple[int, dict[str, Result]]
+"""The exit code of a run, and each case by its id."""
+
+
+def run(folder: Path, *arguments: str) -> Results:
+    """Run ``jbod run`` to its end, with its run folders below ``folder``."""
+    out = folder / "out.json"
+    done = subprocess.run(
+        [JBOD, "run", *arguments, "--runs-dir", folder / "runs", "--json", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3600,  # a hang, not a measure
+        check=False,
+    )
+    print(done.stdout)
+    return done.returncode, {case["id"]: case for case in json.loads(out.read_text())["scenarios"]}
+
+
 class Running:
     """``jbod run``, as a process of its own."""
 

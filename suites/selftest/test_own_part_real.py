@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,31 +16,12 @@ from harness.host.cache import cache_dir
 from harness.kafka.distribution import from_maven
 from harness.kafka.versions import KafkaVersion
 from suites.selftest.changed_builds import build_from, has_entry, without_body
-from suites.selftest.processes import JBOD
+from suites.selftest.processes import run
 
 pytestmark = pytest.mark.cluster
 
 CASE = "kip-112/leader-at-runtime[kraft-chmod_000]"
 LOST, GREEN = "control/deleted-records[kraft-lost]", "control/deleted-records[kraft-green]"
-
-Results = dict[str, dict[str, Any]]
-"""The JSON of each case of a run, by its id."""
-
-
-def run(folder: Path, *arguments: str) -> tuple[int, Results]:
-    """Run ``jbod run``; returns its exit code and its cases."""
-    out = folder / "out.json"
-    done = subprocess.run(
-        [JBOD, "run", *arguments, f"--runs-dir={folder / 'runs'}", f"--json={out}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=3600,  # a hang, not a measure
-        check=False,
-    )
-    print(done.stdout)
-    return done.returncode, {each["id"]: each for each in json.loads(out.read_text())["scenarios"]}
-
 
 NEVER_ASSIGNS = ("org/apache/kafka/server/AssignmentsManager.class", "maybeSendAssignments")
 NEVER_REGISTERS = ("org/apache/kafka/server/BrokerLifecycleManager.class", "sendBrokerRegistration")
