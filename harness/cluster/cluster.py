@@ -211,12 +211,12 @@ class Cluster(ClusterLifecycle):
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
     def cancel_reassignment(self, partition: Partition) -> None:
-        """Cancel the reassignment of a partition.
+        """Cancel the reassignment of a partition: the replicas that it adds go, and those from before stay.
 
         :raises Refused: Kafka returns an error, such as NO_REASSIGNMENT_IN_PROGRESS
         """
         self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, None)
-        self.journal.write("reassignment.cancelled", partition=str(partition))
+        self.journal.write("reassignment.cancel_asked", partition=str(partition))
 
     def reassignments(self) -> tuple[Reassignment, ...]:
         """The reassignments in progress."""

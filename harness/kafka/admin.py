@@ -300,7 +300,7 @@ class Admin:
         )
         of_partitions = [each for of_topic in answer.responses for each in of_topic.partitions]
         what = "cancel the reassignment of" if ids is None else "reassign"
-        _check(f"{what} {topic}-{partition}{'' if ids is None else f' to {ids}'}", answer, *of_partitions)
+        _check(f"{what} {topic}-{partition}{f' to {ids}' if ids else ''}", answer, *of_partitions)
 
     def describe_reassignments(self) -> tuple[Reassignment, ...]:
         """All reassignments that are under way; ask as in :meth:`alter_partition_reassignment`."""
