@@ -119,7 +119,7 @@ def no_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         Path(folder).chmod(0o755)
         patch.setenv("JBOD_WORK_DIR", folder)
         patch.setattr(container, "image_for", lambda *_: image)
-        patch.setattr(container, "_free_network", lambda _: "198.18.7")
+        patch.setattr(container, "free_network", lambda _: "198.18.7")
         patch.setattr(container, "compose", configured)
         yield
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.nodes import container
+from harness.cluster.nodes import networks
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.host import undo
 from harness.host.abilities import ability
@@ -63,8 +63,8 @@ def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: 
 
 
 FREE = """
-from harness.cluster.nodes.container import _free_network
-print(_free_network(7))
+from harness.cluster.nodes.networks import free_network
+print(free_network(7))
 """
 
 
@@ -117,11 +117,11 @@ def test_two_runs_that_start_at_once_choose_different_networks(address: Path) ->
 def test_a_network_that_another_run_makes_during_the_choice_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other run reserves it, makes it and ends the reservation after this run has listed the networks."""
     looks = iter([[], [ipaddress.ip_network("198.18.7.0/24")]])
-    monkeypatch.setattr(container, "_taken_networks", lambda: next(looks, []))
-    monkeypatch.setattr(container, "_reserved", {})
-    assert container._free_network(7) == "198.18.8"
-    assert [*container._reserved] == ["198.18.8"]
-    container._release_network("198.18.8")
+    monkeypatch.setattr(networks, "_taken_networks", lambda: next(looks, []))
+    monkeypatch.setattr(networks, "_reserved", {})
+    assert networks.free_network(7) == "198.18.8"
+    assert [*networks._reserved] == ["198.18.8"]
+    networks.release_network("198.18.8")
 
 
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:

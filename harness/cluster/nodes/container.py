@@ -13,14 +13,12 @@ short-lived one of the same image with the same mounts. No container is privileg
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,13 +31,13 @@ from pathlib import Path
 from typing import Protocol, TypedDict
 
 import msgspec
-import psutil
 from docker.errors import APIError
 from testcontainers.compose import DockerCompose
 
 from harness import timeouts
 from harness.cluster.nodes.images import Image, image_for
 from harness.cluster.nodes.jvm import LOG, STDOUT, JvmNode
+from harness.cluster.nodes.networks import free_network, release_network
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Endpoint, Node, NodeSpec, Runtime
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.host.broker_user import broker_user
@@ -165,7 +163,7 @@ class ContainerBackend:
             for group in filter(None, (nodes[:1], nodes[1:])):
                 # The image is local; without --pull, compose would ask a registry.
                 compose(self.compose, "create", "--pull", "never", *(node.spec.name for node in group), run=run)
-                _release_network(self._project.network)  # the engine has made it
+                release_network(self._project.network)  # the engine has made it
                 starting += [pool.submit(node.start) for node in group]
         for each in starting:
             each.result()
@@ -215,7 +213,7 @@ class _ComposeProject:
 
     def __init__(self, context: ClusterContext, image: Image, user: str) -> None:
         self._context = context
-        self.network = _free_network(context.ports.number)
+        self.network = free_network(context.ports.number)
         self.name = re.sub(r"[^a-z0-9_-]", "-", context.undo_log.run_id.lower())
         variables = {
             "JBOD_PROJECT": self.name,
@@ -280,83 +278,6 @@ class _ComposeProject:
         content = str(msgspec.convert(self._config["configs"][broker], dict[str, object])["content"])
         pairs = (line.partition("=") for line in content.splitlines())
         return {key: value for key, _, value in pairs if _LISTENER_SETTINGS.search(key)}
-
-
-def _free_network(preferred: int) -> str:
-    """The first three numbers of a free /24 in 198.18.0.0/15, which no network of the engine or this machine overlaps.
-
-    The engine does not check a subnet that it is given. An engine that ended leaves its bridges behind. If two bridges
-    have the same addresses, the kernel sends packets to the older one.
-
-    The network is reserved for this process until :func:`_release_network`. Another run on this machine, which may look
-    before the engine has made this network, takes the next one.
-
-    :raises EnvironmentLacks: none is free
-    """
-    taken = _taken_networks()
-    # Begins at the preferred number, so that two clusters that start at once choose different networks.
-    for number in ((preferred + further) % 512 for further in range(512)):
-        text = f"198.{18 + number // 256}.{number % 256}"
-        if not _is_free(text, taken) or not _reserve_network(text):
-            continue
-        # Again, now that it is reserved: another run may have reserved it, made it and released it since the look.
-        if _is_free(text, _taken_networks()):
-            return text
-        _release_network(text)
-    raise EnvironmentLacks(
-        "no /24 network in 198.18.0.0/15 is free: docker network ls and ip address show what uses them, and docker "
-        "network prune removes unused ones"
-    )
-
-
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def _is_free(text: str, taken: Sequence[_Network]) -> bool:
-    """Whether none of these networks overlaps the /24 with these first three numbers."""
-    network = ipaddress.ip_network(f"{text}.0/24")
-    return not any(network.version == other.version and network.overlaps(other) for other in taken)
-
-
-def _taken_networks() -> list[_Network]:
-    """The networks of this machine and of the engine."""
-    taken: list[_Network] = [
-        ipaddress.ip_network(f"{address.address}/{address.netmask}", strict=False)
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family == socket.AF_INET and address.netmask
-    ]
-    with explained("looking for a free network"):
-        taken += [
-            ipaddress.ip_network(config["Subnet"])
-            for network in engine().networks.list()
-            for config in (network.attrs.get("IPAM") or {}).get("Config") or ()
-            if config.get("Subnet")
-        ]
-    return taken
-
-
-_reserved: dict[str, socket.socket] = {}
-"""The networks that this process has reserved, each by a socket with an abstract name, which the kernel removes when
-the process ends."""
-
-
-def _reserve_network(network: str) -> bool:
-    """Reserve a network for this process; False if a process on this machine has reserved it."""
-    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        reservation.bind(f"\0jbod-network-{network}")
-    except OSError:
-        reservation.close()
-        return False
-    _reserved[network] = reservation
-    return True
-
-
-def _release_network(network: str) -> None:
-    """End the reservation of a network that the engine has made, or that is not needed any longer."""
-    if (reservation := _reserved.pop(network, None)) is not None:
-        reservation.close()
 
 
 class ContainerNode(JvmNode):
