@@ -69,7 +69,8 @@ CLEANING_STOPS = Deviation(
 UNTRIMMED_MARKED_CLEAN = Deviation(
     kip=112,
     promised="a broker marks a log dir as cleanly shut down only if it closed all logs there without an error",
-    actual="it logs that it could not trim an index, and marks the log dir: the next start does not recover the log",
+    actual="it logs that it could not trim an index, and marks the log dir: the next start does not recover the log, "
+    "and acked records may expire at once",
     issue="KAFKA-19221",
     builds=VersionRange.parse("<4.1.0"),
     pollutes=False,

@@ -177,9 +177,10 @@ def test_error_on_close(cluster: Cluster) -> None:
         victim.stop()
         state.broker_gone(victim)
         known = f"^{re.escape(str(log_dir))} is marked as cleanly shut down"
-        with promised(cluster, unless=UNTRIMMED_MARKED_CLEAN, seen=known):
+        with promised(cluster, unless=UNTRIMMED_MARKED_CLEAN, seen=known) as outcome:
             check_marked_clean(log_dir)
     victim.start()
     state.broker_back(victim)
     state.check(RECOVERY_S)
-    check_same_bytes(orders[0])
+    if not outcome.deviates:  # else the records of this replica expire at once
+        check_same_bytes(orders[0])
