@@ -9,6 +9,7 @@ from faults.log_dir import LOG_DIR_STOPPED, Chmod000
 from faults.quorum import ControllerUnseated
 from harness.cluster.broker import config_change_pattern
 from harness.cluster.cluster import topic_created_pattern
+from harness.cluster.nodes.node import Node
 from harness.cluster.quorum.kraft import node_id
 from harness.cluster.quorum.zookeeper import ControllerZnode, ZooKeeperQuorum
 from harness.cluster.session_loss import FENCED
@@ -20,6 +21,14 @@ from suites.kip_112.test_no_fault import LOGGED
 from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
+
+
+def logged_at_start(node: Node, *, saying: str) -> str:
+    """The first line in the node's log that matches, which it must have logged as the cluster started."""
+    line = node.log.first(saying)
+    if line is None:
+        raise Lacking(f"{node.spec.name} does not log /{saying}/ as it starts")
+    return line.text[:200]
 
 
 @tries("log-topics-made")
@@ -47,10 +56,7 @@ def _moved(trial: Trial) -> str:
 
 @tries("log-metadata-applied")
 def _metadata_applied(trial: Trial) -> str:
-    line = trial.broker.log.first(METADATA_APPLIED)  # logged as the cluster started
-    if line is None:
-        raise Lacking(f"{trial.broker} does not log /{METADATA_APPLIED}/ as it starts")
-    return line.text[:200]
+    return logged_at_start(trial.broker.node, saying=METADATA_APPLIED)
 
 
 @tries("log-rolled")
@@ -60,10 +66,7 @@ def _rolled(trial: Trial) -> str:
 
 @tries("log-active")
 def _active(trial: Trial) -> str:
-    line = trial.controller.log.first(ACTIVE)  # logged as the cluster started
-    if line is None:
-        raise Lacking(f"{trial.controller.spec.name} does not log /{ACTIVE}/ as it starts")
-    return line.text[:200]
+    return logged_at_start(trial.controller, saying=ACTIVE)
 
 
 @tries("log-cordons")
