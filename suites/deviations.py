@@ -80,8 +80,8 @@ REVERSED_NEVER_ENDS = Deviation(
     kip=455,
     promised="a reassignment that is under way can be replaced by another one, also by one to the old replicas",
     actual="a replica that was being added and shall be removed again stays, and the reassignment never ends",
-    issue="none known; since KAFKA-19975",
-    builds=VersionRange.parse(">=4.3.0"),
+    issue="none known; fixed by KAFKA-15665, and back since KAFKA-19975",
+    builds=VersionRange.parse("<3.8.0 | >=4.3.0"),
     modes=(Mode.KRAFT,),
     pollutes=False,
 )
