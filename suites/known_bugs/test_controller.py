@@ -50,7 +50,7 @@ def check_all_reported(cluster: Cluster) -> None:
     await_until(
         lambda: {str(each): each.mbeans.unassigned() for each in cluster.live_brokers() if each.mbeans is not None},
         lambda queued: not any(queued.values()),
-        timeout_s=SETTLED_S,
+        timeout_s=SETTLED_S / 2,
         what="all brokers to have reported the log dirs of their replicas to the controller",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
