@@ -101,7 +101,8 @@ def test_topic_id_lost(cluster: Cluster) -> None:
         (log_dir.replica_dir("orders", 0) / "partition.metadata").unlink()
         victim.start()
         if (line := refuses_to_start(victim, saying=NO_TOPIC_ID)) is not None:
-            raise PromiseBroken(f"{victim} does not start without partition.metadata of {orders[0]}: {line.text[:300]}")
+            cause = next(each for each in line.text.splitlines() if NO_TOPIC_ID in each)
+            raise PromiseBroken(f"{victim} does not start without partition.metadata of {orders[0]}: {cause[:300]}")
         state.broker_back(victim)
         state.check(RECOVERY_S)
     check_same_bytes(orders[0])
