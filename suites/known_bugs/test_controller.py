@@ -1,6 +1,7 @@
 """Shows bugs of Kafka's controller, and of what brokers report to it, one scenario each: invalid with the bug.
 
-KAFKA-19212 is a declared deviation, since 3.9.2 has it. KNOWN_BUGS.md has the builds.
+Two bugs are declared deviations, since default builds have them: KAFKA-19212 (3.9.2), and finding 32 (4.4.0).
+KNOWN_BUGS.md and FINDINGS.md have the builds.
 """
 
 from __future__ import annotations
