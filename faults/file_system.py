@@ -90,6 +90,7 @@ class Eio(_BrokenUntilMounted):
 
     name = "eio"
     expected_error = "Input/output error"
+    explains = (*VolumeFault.explains, r"^[^\n]*Error processing fetch(?s:.*)IOException: Input/output error")
 
     def _break_file_system(self) -> None:
         shut_down(self.volume)

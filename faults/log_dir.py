@@ -27,6 +27,7 @@ LOG_DIR_STOPPED = (
 _OPERATIONS = (
     r"Error while (?:writing|reading|flushing|loading|appending|locking|renaming|deleting|checking|rolling|truncating"
     r"|creating|fetching offset|changing replica dir|describing|processing data)",
+    r"Exception while reading from",
     r"Error processing (?:append|fetch|delete records)",
     r"Failed to (?:create|clean|lock|flush|write|read|append|load|delete|rename|truncate|access|acquire)",
     r"Stopping serving",

@@ -1,18 +1,22 @@
 """Changes bytes of a log segment or of its indexes on disk, as bit rot, a firmware bug or a stray write would.
 
 The bytes are few, and a running broker does not check them. It keeps serving the segment, and readers get other data
-than was written. The bytes change in the page cache, from which a broker serves recent data.
+than was written. The bytes change in the page cache, from which a broker serves recent data. One fault makes an index
+unreadable instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import stat
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from faults.base import Fault
+from faults.log_dir import LogDirFault
 from harness.cluster.log_dir import LogDir
+from harness.errors import FaultNotProven
 
 # Fields of org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8).
 _ABORTED_BYTES = 34
@@ -161,3 +165,47 @@ class IndexByteFlipped(BitsFlipped):
         # After the last entry, the file has zeros only.
         entries = next((n for n in range(len(content) // 8) if not any(content[8 * n : 8 * n + 8])), len(content) // 8)
         return [] if entries < 3 else [8 * (entries // 2) + 4]
+
+
+class IndexUnreadable(LogDirFault):
+    """The offset index of a replica's first segment loses its permissions; everything else in the log dir works.
+
+    A broker opens the index of an old segment when a read first needs it after the broker's start. So it notices the
+    fault when it reads, and never when it writes.
+    """
+
+    name = "index_unreadable"
+    expected_error = "Permission denied"
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
+        super().__init__(log_dir)
+        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.index"
+
+    @property
+    def target(self) -> str:
+        """The file and the broker."""
+        return f"{self._file.parent.name}/{self._file.name} of {self.broker}"
+
+    def inject(self) -> None:
+        """Apply the fault and prove its effect; the index must have been readable before.
+
+        :raises FaultNotProven: the index was not readable before, or the effect is not proven
+        """
+        if error := self._read_error():
+            raise FaultNotProven(f"{self.target} could not be read before {self.name} was injected: {error}")
+        super().inject()
+
+    def apply(self) -> None:
+        """Remove the permissions of the file."""
+        mode = stat.S_IMODE(self._file.stat().st_mode)
+        self._will("chmod", path=str(self._file), mode=mode)
+        self._file.chmod(0)
+
+    def proof(self) -> str | None:
+        """The expected error when the broker's own user reads the file."""
+        error = self._read_error()
+        return error if self.expected_error in error else None
+
+    def _read_error(self) -> str:
+        argv = ["dd", f"if={self._file}", "of=/dev/null", "bs=4096", "count=1", "status=none"]
+        return self.broker.node.run_as_user(argv).stderr.strip()

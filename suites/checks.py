@@ -381,7 +381,7 @@ def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     [error] = outcomes
     if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
         raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, "
+            f"{leader} has fewer replicas in the ISR of {topic} than min.insync.replicas, and "
             f"{'acked a record' if error is None else f'refused a record with {error.name()}'}"
         )
     leader.journal.write("record.refused", broker=leader.id, error=error.name())

@@ -233,6 +233,26 @@ GOOD_LOG_DIR_OFFLINE_AMID_SWAP = Deviation(
     deterministic=False,
 )
 
+CREATION_ERROR_UNREPORTED = Deviation(
+    kip=112,
+    promised="a new replica whose creation meets an IOException is offline, and another broker leads",
+    actual="the broker reports its failed log dir, and the controller does not know that the replica was to be there: "
+    "the replica counts as online, and a partition that the broker was to lead has no working leader",
+    issue="none found; ReplicaManager.applyLocalLeadersDelta skips the replica, whose directory stays UNASSIGNED",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
+READ_ERROR_IGNORED = Deviation(
+    kip=112,
+    promised="a log dir is marked as bad once an access (read or write) meets an IOException",
+    actual="a read of records that meets one is answered with UNKNOWN_SERVER_ERROR, and the log dir stays online until "
+    "a write fails",
+    issue="none found; RecordBatchIterator.makeNext turns the IOException into a KafkaException",
+    pollutes=False,
+)
+
 OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     kip=112,
     promised="OfflineReplicaCount is the number of replicas on failed log dirs",

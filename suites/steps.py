@@ -455,7 +455,7 @@ def await_checkpoints(log_dir: LogDir, count: int) -> None:
 
 
 def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: datetime) -> None:
-    """The leader, alone in the ISR, refuses a record with acks=all, and the pair's producer has got no ack since then.
+    """The leader of a too small ISR refuses a record with acks=all, and the pair's producer has got no ack since then.
 
     The producer's reports come late. So the time of its newest ack is compared, and not the number of its acks.
 
@@ -468,7 +468,7 @@ def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: date
     acked_at = pair.progress.acked_at
     if acked_at is not None and acked_at > since:
         raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked a record at "
+            f"{leader} has fewer replicas in the ISR of {topic} than min.insync.replicas, and acked a record at "
             f"{acked_at.isoformat()}"
         )
 

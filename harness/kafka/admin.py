@@ -6,6 +6,7 @@ kafka-python's request and response classes are seen only here and in :mod:`harn
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,15 +26,17 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+from kafka.record import MemoryRecordsBuilder
 
 from harness.errors import HarnessError
 from harness.kafka.connection import Connection
 from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, ProducerState, Reassignment, ReplicaInDir
 
 _EARLIEST, _LATEST = -2, -1
-_TOPIC, _BROKER = 2, 4  # ConfigResource.Type
+_TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3  # ConfigSource of DescribeConfigsResponse
 _MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
@@ -241,6 +244,35 @@ class Admin:
         _check(f"offset of {topic}-{partition}", got)
         return int(got.offset)
 
+    def produce(self, topic: str, partition: int, value: bytes) -> int:
+        """Write one record with acks=1, as a client that believes this broker to be the leader; returns its offset."""
+        batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 16)
+        batch.append(timestamp=None, key=None, value=value)
+        batch.close()
+        wanted = ProduceRequest.TopicProduceData
+        data = wanted.PartitionProduceData(index=partition, records=batch.buffer())
+        topics = [wanted(name=topic, topic_id=self._topic_id(topic), partition_data=[data])]
+        request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=5_000, topic_data=topics)
+        got = self._connection.ask(request).responses[0].partition_responses[0]
+        _check(f"write a record to {topic}-{partition}", got)
+        return int(got.base_offset)
+
+    def fetch(self, topic: str, partition: int, offset: int) -> bytes:
+        """The record batches from an offset on, as a consumer gets them that believes this broker to be the leader."""
+        wanted = FetchRequest.FetchTopic
+        data = wanted.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 16, topics=topics, forgotten_topics_data=[])
+        answer = self._connection.ask(request)
+        _check(f"fetch {topic}-{partition} from {offset}", answer)
+        got = answer.responses[0].partitions[0]
+        _check(f"fetch {topic}-{partition} from {offset}", got)
+        return bytes(got.records or b"")
+
+    def _topic_id(self, topic: str) -> uuid.UUID:
+        """The topic's id, by which newer versions of requests name it."""
+        return uuid.UUID(self.describe_cluster(topics=[topic]).partitions[0].topic_id)
+
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         """Delete a partition's records below an offset (KIP-107); ask its leader. Returns the new log start offset."""
         wanted = DeleteRecordsRequest.DeleteRecordsTopic
@@ -262,6 +294,13 @@ class Admin:
         :param broker: None: the default of all brokers
         """
         self._set_configs(_BROKER, "" if broker is None else str(broker), configs)
+
+    def set_logger_level(self, broker: int, logger: str, level: str | None) -> None:
+        """Set the level of one of a broker's loggers (KIP-412), or give it that of the root logger (None).
+
+        Ask the broker itself.
+        """
+        self._set_configs(_LOGGERS, str(broker), {logger: level})
 
     def dynamic_configs(self, broker: int) -> DynamicConfigs:
         """A broker's dynamic configs. Ask the broker itself."""

@@ -30,6 +30,7 @@ OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitio
 UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
+FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
 UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # in two domains since 4.2 (KIP-1100)
@@ -159,6 +160,18 @@ class MBeans:
         if not count:
             raise BuildLacks(f"this Kafka build has no MBean {UNCLEAN_ELECTIONS}")
         return _value(count, "Count") or 0
+
+    def fetched(self, topic: str, partition: int) -> list[str]:
+        """The fetcher threads of this broker that have the partition, such as ReplicaFetcherThread-0-2.
+
+        The MBean of a partition in a fetcher thread goes when the thread no longer has the partition.
+
+        :raises NoAnswer: no agent answers
+        """
+        [found] = self._read(FETCHED)
+        names = [dict(part.split("=", 1) for part in mbean.partition(":")[2].split(",")) for mbean in found]
+        wanted = (topic, str(partition))
+        return sorted(each["clientId"] for each in names if (each["topic"], each["partition"]) == wanted)
 
     def _missing(self, mbean: str, state: _Found) -> NoAnswer | BuildLacks:
         """The error for a broker without an MBean: its build has none, or it is starting or stopping."""

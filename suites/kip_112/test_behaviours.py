@@ -6,6 +6,7 @@ Each scenario names one of the eight as its plan item. ``test_plan.py`` has the 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from faults.base import injected
@@ -107,19 +108,20 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
 @scenario(
     "kip-112/too-few-in-sync",
     kip=112,
-    plan="2. A log directory stops working on a broker during runtime: on both followers, so that too few are in sync",
+    plan="2. A log directory stops working on a broker during runtime: on two followers, so that too few are in sync",
+    brokers=4,
     floors=Floors(faults=2, during=0),  # under the second nothing may be acked; await_progress checks the rest
 )
 def test_too_few_in_sync(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Both followers' log dirs fail in turn, with min.insync.replicas=2: the leader, alone in the ISR, acks nothing.
+    """Log dirs of two of four replicas fail in turn, with min.insync.replicas=3: nothing is acked while two are left.
 
-    With one follower in sync, before and after that, clients get through. What was sent meanwhile is refused and sent
-    again by the client; none of it may be lost or duplicated.
+    With one more follower in sync, before and after that, clients get through. What was sent meanwhile is refused and
+    sent again by the client; none of it may be lost or duplicated.
     """
-    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"min.insync.replicas": "2"})
+    orders = cluster.create_topic("orders", partitions=1, replicas=4, configs={"min.insync.replicas": "3"})
     state = StateCheck(cluster, orders)
     leader = leader_of(orders[0])
-    first, second = orders[0].followers()
+    first, second, _ = orders[0].followers()
     with workload.running(orders) as pair:
         with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(first))):
             pair.await_progress(after=now())
@@ -264,6 +266,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
     write_untracked_records(lone, 20 * len(lone))
+    check_serves_clients(lone[0])
     logs = leaders_logs(lone.partitions)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     state = StateCheck(cluster, lone, orders)
@@ -286,11 +289,10 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_topics_tool_shows_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> None:
-    """kafka-topics shows the offline replicas of a partition."""
-    described = describe_topics(cluster.distribution, cluster.bootstrap)[topic.name, 0]
-    check_promised_or_known(
-        OFFLINE_REPLICAS_NOT_PRINTED, cluster, described.offline, promised=(offline.id,), known=None
-    )
+    """kafka-topics shows the offline replicas of a partition, whichever broker it asks."""
+    shown = [describe_topics(cluster.distribution, each.bootstrap)[topic.name, 0].offline for each in cluster.brokers]
+    promised, known = [(offline.id,) for _ in shown], [None for _ in shown]
+    check_promised_or_known(OFFLINE_REPLICAS_NOT_PRINTED, cluster, shown, promised=promised, known=known)
 
 
 def check_mbean_domain(cluster: Cluster, broker: Broker) -> None:
@@ -310,14 +312,46 @@ def check_offline_replicas_counted(state: StateCheck, broker: Broker) -> None:
     check_promised_or_known(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, seen, promised=should, known=0)
 
 
+def check_serves_clients(partition: Partition) -> None:
+    """The leader of a partition answers a client's requests of each kind without an error."""
+    leader = partition.leader()
+    answers = answers_to_clients(leader, partition)
+    if any(answers.values()):
+        raise PromiseBroken(f"{leader}, which leads {partition}, answered a client with {answers}")
+
+
 def check_error_to_clients(broker: Broker, partition: Partition) -> None:
-    """A client that asks a broker for an offset of its offline replica gets the KIP's error."""
-    try:
-        answer = str(broker.admin.end_offset(partition.topic, partition.index))
-    except Refused as refusal:
-        answer = refusal.error
+    """A client that sends a broker a request about its offline replica gets the KIP's error, whatever the request."""
+    answers = answers_to_clients(broker, partition)
     promised, known = "UNKNOWN_TOPIC_OR_PARTITION", "KAFKA_STORAGE_ERROR"
-    check_promised_or_known(STORAGE_ERROR_TO_CLIENTS, partition.cluster, answer, promised=promised, known=known)
+    check_promised_or_known(
+        STORAGE_ERROR_TO_CLIENTS,
+        partition.cluster,
+        answers,
+        promised=dict.fromkeys(answers, promised),
+        known=dict.fromkeys(answers, known),
+    )
+
+
+def answers_to_clients(broker: Broker, partition: Partition) -> dict[str, str | None]:
+    """A broker's errors, by the kind of request, to a client that takes it for the partition's leader.
+
+    None stands for an answer without an error. The record of a Produce request is then in the log.
+    """
+    key = (partition.topic, partition.index)
+    asks: dict[str, Callable[[], object]] = {
+        "ListOffsets": lambda: broker.admin.end_offset(*key),
+        "Produce": lambda: broker.admin.produce(*key, b"untracked"),
+        "Fetch": lambda: broker.admin.fetch(*key, 0),
+    }
+    answers: dict[str, str | None] = {}
+    for name, ask in asks.items():
+        try:
+            ask()
+            answers[name] = None
+        except Refused as refusal:
+            answers[name] = refusal.error
+    return answers
 
 
 def folders_set_aside(log_dir: LogDir, topic: Topic) -> list[str]:

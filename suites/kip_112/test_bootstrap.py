@@ -22,7 +22,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_ends, check_noticed, promised
+from suites.checks import check_delivery, check_ends, check_logged, check_noticed, promised
 from suites.deviations import REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
 from suites.observations import directories, metadata_log
 from suites.on_disk import check_no_replica_twice
@@ -35,7 +35,9 @@ from suites.steps import (
     ends_as_known,
     format_new_dirs,
     log_dirs_failed,
+    one_partition_per_log_dir,
     replace_by_empty_disk,
+    restart_after_healing,
 )
 
 UNASSIGNED = "A" * 21 + "Q"
@@ -208,6 +210,70 @@ def is_offline_on(broker: Broker, partition: Partition) -> bool:
 def allow_recreation(log_dir: LogDir) -> None:
     """Let the broker's user recreate the log dir: give it the parent folder."""
     shutil.chown(log_dir.path.parent, log_dir.path.stat().st_uid)
+
+
+@scenario(
+    "kip-112/new-at-bootstrap",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: a replica is new to it",
+    judged=False,
+)
+def test_new_at_bootstrap(cluster: Cluster) -> None:
+    """A broker starts with a bad log dir: new replicas are created on the good one, if the controller says so.
+
+    One topic is created while the broker is down. In KRaft its replica is new to the broker. In ZooKeeper mode the
+    controller has made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is
+    offline. Another topic is created right after the start; its replica is new in both modes.
+    """
+    orders = one_partition_per_log_dir(cluster)
+    state = StateCheck(cluster, orders)
+    victim = next(broker for broker in cluster.brokers if broker != cluster.controller_broker())
+    log_dir = orders[0].log_dir_on(victim)
+    meanwhile = Topic(cluster, "meanwhile", 1)
+    assignment = [*(broker.id for broker in cluster.others(victim)), victim.id]
+    with injected(BrokerKilled(victim)):
+        state.broker_gone(victim)
+        state.check()
+        cluster.request_topics(NewTopic(name=meanwhile.name, assignment={0: assignment}))
+        with injected(Chmod000(log_dir)) as fault:
+            state.log_dir_failed(log_dir)
+            victim.start()
+            state.broker_back(victim)
+            state.check(timeouts.RECOVERY_S)
+            check_noticed(fault)
+            if cluster.spec.mode is Mode.KRAFT:
+                check_created_in(victim, meanwhile[0], other_dir(log_dir))
+            else:
+                check_logged(victim, NOT_CREATED.format(partition=meanwhile[0]), victim.started_at)
+                check_stays_out(victim, meanwhile[0])
+            state.add_topic(cluster.create_topic("later", replicas=3, failure=PromiseBroken))
+            state.check()
+    restart_after_healing(state, victim)
+    cluster.await_healthy(failure=PromiseBroken)
+    check_no_replica_twice(meanwhile)
+
+
+NOT_CREATED = r"Can not create log for {partition} because log directories \S+ are offline"
+"""The log line of a ZooKeeper broker that does not create a replica that is not new to it."""
+
+
+def check_created_in(broker: Broker, partition: Partition, log_dir: LogDir) -> None:
+    """The broker creates its replica in this log dir, and the replica joins the ISR."""
+    await_until(
+        lambda: (broker.log_dir_of(partition.topic, partition.index), partition.describe().isr),
+        lambda seen: seen[0] == log_dir and broker.id in seen[1],
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{broker} to create {partition} in {log_dir}, and to be in the ISR",
+        retry_on=(NoAnswer, KeyError),
+        failure=PromiseBroken,
+    )
+
+
+def check_stays_out(broker: Broker, partition: Partition) -> None:
+    """The broker's replica is offline, and in none of its log dirs."""
+    place = broker.log_dir_of(partition.topic, partition.index)
+    if place is not None or not is_offline_on(broker, partition):
+        raise PromiseBroken(f"{broker} refused to create {partition}, and has it in {place}: {partition.describe()}")
 
 
 @scenario(

@@ -10,19 +10,23 @@ A second partition is in the broker's other log dir. It must keep its leader all
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from faults.base import injected
 from faults.broker import BrokerKilled
-from faults.log_dir import PLAN_FAULTS, ChmodNoWrite, LogDirFault
+from faults.log_dir import PLAN_FAULTS, ChmodNoWrite, LogDirFault, Removed
 from faults.targets import follower_of, leader_of
+from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition
-from harness.errors import PromiseBroken
+from harness.cluster.topic import Partition, Topic
+from harness.errors import AwaitTimeout, PromiseBroken
 from harness.journal import now
+from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Expectation
+from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNWRITABLE_ENDS_START
@@ -93,7 +97,7 @@ def test_leader_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_di
 
 
 @scenario("kip-112/follower-at-runtime", kip=112, plan="3) Log directory failure discovered on follower during runtime")
-@each_fault("fail_log_dir", PLAN_FAULTS)
+@each_fault("fail_log_dir", (*PLAN_FAULTS, Removed))
 def test_follower_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """A follower's log dir fails: the leader stays, and the follower's broker, alone, still serves its good log dir."""
     fails_at_runtime(cluster, workload, fail_log_dir, follower_of)
@@ -110,7 +114,9 @@ def fails_at_runtime(
     state = StateCheck(cluster, orders)
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)
+    check_fetchers(orders)
     with workload.running(orders) as pair, log_dirs_failed(state, fail_log_dir(log_dir), check_at_end=False):
+        check_fetchers(orders, offline=(orders[0], victim))
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)
@@ -119,3 +125,32 @@ def fails_at_runtime(
     victim.restart()
     state.recovered()
     check_delivery(workload)
+
+
+def check_fetchers(topic: Topic, *, offline: tuple[Partition, Broker] | None = None) -> None:
+    """A broker has a partition in one replica fetcher thread if it follows the leader, and in none if it is offline.
+
+    "The replica is no longer considered leader and is removed from any replica fetcher thread" (KIP-112).
+
+    :param offline: the one replica on a failed log dir; None: there is none
+    """
+
+    def wrong() -> list[str]:
+        found = []
+        for broker, partition in itertools.product(topic.cluster.brokers, topic.partitions):
+            assert broker.mbeans is not None
+            threads = broker.mbeans.fetched(topic.name, partition.index)
+            should = 0 if (partition, broker) == offline or broker == partition.leader() else 1
+            if len(threads) != should:
+                found.append(f"{broker} has {partition} in the threads {threads}, instead of in {should}")
+        return found
+
+    await_until(
+        wrong,
+        lambda found: not found,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the right replica fetcher threads to have {topic}",
+        retry_on=(NoAnswer, AwaitTimeout),
+        failure=PromiseBroken,
+    )
+    topic.cluster.journal.write("fetchers.checked", topic=topic.name, offline=offline and f"{offline[0]}, {offline[1]}")

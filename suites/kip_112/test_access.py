@@ -1,0 +1,304 @@
+"""Shows that a log dir goes offline whatever access meets the error: a read, or the creation of a replica.
+
+"Mark log directory as bad once there is IOException when broker attempts to access (i.e. read or write) the log
+directory" (KIP-112). In the other files a checkpoint meets the error, half a second after the fault at most. Here the
+broker's log must show that the read or the creation was first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from faults.base import injected
+from faults.file_system import Eio
+from faults.log_dir import Chmod000
+from faults.segment import IndexUnreadable
+from faults.targets import leader_of
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LOG_STARTS, LogDir
+from harness.cluster.topic import Partition, Topic
+from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.broker_log import LogLine
+from harness.kafka.connection import NoAnswer
+from harness.waiting import await_until
+from suites.background import in_background
+from suites.checks import check_not_noticed, check_noticed, check_refused
+from suites.deviations import CREATION_ERROR_UNREPORTED, READ_ERROR_IGNORED
+from suites.observing import observe
+from suites.on_disk import check_logs_unchanged, check_no_replica_twice, leaders_logs
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import (
+    await_checkpoints,
+    log_dirs_failed,
+    one_partition_per_log_dir,
+    restart_after_healing,
+    start_after_healing,
+    write_untracked_records,
+)
+
+TWO_SEGMENTS = {"segment.bytes": str(1 << 20)}
+TRIES = 10
+"""How often to try to create a replica in the half second between two checkpoints."""
+
+
+def first_error(fault: Eio | Chmod000 | IndexUnreadable) -> LogLine | None:
+    """The line in which the broker names the error for which it takes the log dir offline; None if it has none yet.
+
+    ``LogDirFailureChannel`` writes it, once for each log dir.
+    """
+    return next(
+        (
+            line
+            for line in fault.broker.log.lines(since=fault.injected_at)
+            if re.match(rf"[^\n]*{re.escape(str(fault.log_dir.path))}\b[^\n]*\.LogDirFailureChannel\)", line.text)
+        ),
+        None,
+    )
+
+
+@scenario(
+    "kip-112/index-unreadable",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: a read meets the error, and no write does",
+    judged=False,
+)
+def test_index_unreadable(cluster: Cluster) -> None:
+    """A broker cannot open an old segment's index: the log dir goes offline at the first read, and not before.
+
+    Brokers open the index of an old segment at the first read after a start. The topic is idle, and checkpoints can be
+    written all the while.
+    """
+    orders = one_partition_per_log_dir(cluster)
+    idle = cluster.create_topic("idle", partitions=1, replicas=1, configs=TWO_SEGMENTS)
+    write_untracked_records(idle, 1500, size=1000)
+    logs = leaders_logs(idle.partitions)
+    state = StateCheck(cluster, orders, idle)
+    victim = leader_of(idle[0])
+    log_dir = idle[0].log_dir_on(victim)
+    victim.stop()
+    state.broker_gone(victim)
+    victim.start()
+    state.broker_back(victim)
+    state.check(timeouts.RECOVERY_S)
+    with injected(IndexUnreadable(log_dir, idle.name, 0)) as fault:
+        await_checkpoints(log_dir, 4)
+        check_not_noticed(fault, log_dir)
+        read_meets_error(idle[0], offset=100)
+        state.log_dir_failed(log_dir)
+        state.check()
+        check_noticed(fault)
+        check_met_by(fault, rf"Exception while reading from {idle[0]} in dir")
+    restart_after_healing(state, victim)
+    check_logs_unchanged(logs)
+    victim.admin.fetch(idle.name, 0, 100)
+
+
+def read_meets_error(partition: Partition, *, offset: int) -> None:
+    """A consumer's read from the leader gets an error.
+
+    :raises Inconclusive: it gets records
+    """
+    leader = partition.leader()
+    try:
+        got = leader.admin.fetch(partition.topic, partition.index, offset)
+    except Refused as refusal:
+        leader.journal.write("read.refused", partition=str(partition), offset=offset, error=refusal.error)
+        return
+    raise Inconclusive(f"{leader} answered a read of {partition} with {len(got)} bytes, in spite of the fault")
+
+
+def check_met_by(fault: IndexUnreadable, access: str) -> None:
+    """The broker took the log dir offline because of this access, and of no other one before.
+
+    :param access: a regular expression of the beginning of the log line
+    """
+    line = first_error(fault)
+    if line is None or not re.match(access, line.text):
+        raise PromiseBroken(f"{fault.broker} took {fault.log_dir} offline, and not by /{access}/: {line}")
+    fault.broker.journal.write("error.met", broker=fault.broker.id, log_dir=str(fault.log_dir), line=line.text[:300])
+
+
+@scenario(
+    "kip-112/records-unreadable",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: a read of records gets EIO before a write does",
+    judged=False,
+    needs=Eio.needs,
+    volumes="ext4",
+    deviations=(READ_ERROR_IGNORED,),
+)
+def test_records_unreadable(cluster: Cluster) -> None:
+    """A consumer's read of the leader's records gets EIO: the log dir goes offline at that read, not at the next write.
+
+    A reader asks for the first records every few milliseconds, so it meets the error before a checkpoint does.
+    """
+    orders = one_partition_per_log_dir(cluster)
+    write_untracked_records(orders, 100, size=1000)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    errors = list[str]()
+
+    def read() -> None:
+        try:
+            victim.admin.fetch(orders.name, 0, 0)
+        except Refused as refusal:
+            errors.append(refusal.error)
+
+    with in_background(read, every_s=0.005), log_dirs_failed(state, Eio(orders[0].log_dir_on(victim))) as fault:
+        assert isinstance(fault, Eio)
+        check_noticed_by_read(cluster, fault, orders[0], errors)
+        victim.stop()
+        state.broker_gone(victim)
+    start_after_healing(state, victim)
+
+
+def check_noticed_by_read(cluster: Cluster, fault: Eio, partition: Partition, errors: list[str]) -> None:
+    """The read that first met the error took the log dir offline; builds with :data:`READ_ERROR_IGNORED` go on.
+
+    :param errors: the answers that the reader has got, by their names
+    :raises Inconclusive: no read met the error before another access
+    """
+    first = first_error(fault)
+    assert first is not None, "the broker has taken the log dir offline"
+    by_read = re.match(rf"Exception while reading from {partition} in dir", first.text) is not None
+    ignored = [
+        line
+        for line in fault.broker.log.lines(since=fault.injected_at)
+        if line.at <= first.at and re.match(READ_FAILED.format(partition=partition), line.text)
+    ]
+    if not by_read and not ignored:
+        raise Inconclusive(f"{fault.broker} met the error elsewhere before a read did: {first.text[:300]}")
+    counts = {error: errors.count(error) for error in dict.fromkeys(errors)}
+    seen = f"{len(ignored)} reads met EIO, and then: {first.text.splitlines()[0]}; the reader got {counts}"
+    observe(READ_ERROR_IGNORED, cluster, deviates=not by_read, seen=seen)
+
+
+READ_FAILED = r"(?s)[^\n]*Error processing fetch [^\n]*{partition}\b.*IOException: Input/output error"
+"""The log line of a leader that fails to read the records of ``{partition}``."""
+
+
+@scenario(
+    "kip-112/creation-fails",
+    kip=112,
+    plan="1. Topic gets created: … Otherwise, the replica is considered offline",
+    judged=False,
+    deviations=(CREATION_ERROR_UNREPORTED,),
+)
+def test_creation_fails(cluster: Cluster) -> None:
+    """A log dir has just broken, and a topic's replica is to be created there: it is offline, and another broker leads.
+
+    Two topics request that log dir, one led by its broker and one not. A broker that chooses the log dir itself takes
+    the other one. Once the log dir is healed, both replicas are created.
+    """
+    victim = cluster.brokers[0]
+    log_dir = victim.log_dirs[0]
+    for n in range(1, TRIES + 1):
+        led, followed = (Topic(cluster, f"{name}-{n}", 1) for name in ("led", "followed"))
+        with injected(Chmod000(await_checkpoint(log_dir))) as fault:
+            request_in(log_dir, led, followed)
+            check_noticed(fault)
+            met = creation_met_error(fault, led, followed)
+            if met:
+                check_offline(cluster, log_dir, led[0], followed[0])
+        victim.restart()
+        cluster.await_healthy(failure=PromiseBroken)
+        if met:
+            StateCheck(cluster, led, followed).check()
+            check_no_replica_twice(led)
+            check_no_replica_twice(followed)
+            return
+        cluster.delete_topics(led, followed)
+    raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
+
+
+def await_checkpoint(log_dir: LogDir) -> LogDir:
+    """Wait until the broker writes its next checkpoint in a log dir without replicas; returns the log dir.
+
+    It then writes there half a second later.
+    """
+    file = log_dir.path / LOG_STARTS
+    before = file.stat().st_mtime_ns
+    await_until(
+        lambda: file.stat().st_mtime_ns != before,
+        timeout_s=timeouts.REQUEST_S,
+        poll_s=0.005,
+        what=f"{log_dir.broker} to write {file.name} in {log_dir}",
+        failure=Inconclusive,
+    )
+    return log_dir
+
+
+def request_in(log_dir: LogDir, led: Topic, followed: Topic) -> None:
+    """Create two topics with replicas on all brokers; the log dir's broker is to lead the first, and not the second.
+
+    Their replicas on that broker are requested to be in this log dir.
+    """
+    victim, others = log_dir.broker, [broker.id for broker in led.cluster.others(log_dir.broker)]
+    for topic in (led, followed):
+        with contextlib.suppress(Refused):  # the broker remembers the log dir, and refuses (KIP-113)
+            victim.admin.alter_replica_log_dir(topic.name, 0, str(log_dir.path))
+    led.cluster.request_topics(
+        NewTopic(name=led.name, assignment={0: [victim.id, *others]}),
+        NewTopic(name=followed.name, assignment={0: [*others, victim.id]}),
+    )
+
+
+def creation_met_error(fault: Chmod000, *topics: Topic) -> bool:
+    """Whether the broker took the log dir offline because it could not create one of these topics' replicas there."""
+    first = first_error(fault)
+    names = "|".join(re.escape(str(topic[0])) for topic in topics)
+    return first is not None and re.match(rf"Error while creating log for ({names}) in dir", first.text) is not None
+
+
+def check_offline(cluster: Cluster, log_dir: LogDir, led: Partition, followed: Partition) -> None:
+    """Both replicas are offline, and other brokers lead. Builds with :data:`CREATION_ERROR_UNREPORTED` show neither.
+
+    There, the controller learns of the failed log dir, and not of the replicas. The leader of the second partition
+    takes the replica out of the ISR, since it does not fetch. The first partition keeps its leader, which refuses
+    clients.
+    """
+    victim = log_dir.broker
+    other = cluster.others(victim)[0]
+
+    def shown() -> str | None:
+        states = [partition.describe(other) for partition in (led, followed)]
+        if all(victim.id in each.offline_replicas and each.leader not in (None, victim.id) for each in states):
+            return "offline"
+        unreported = [each for each in states if victim.id not in each.offline_replicas]
+        kept = states[0].leader == victim.id and victim.id not in states[1].isr
+        return f"not offline: {'; '.join(map(str, unreported))}" if len(unreported) == 2 and kept else None
+
+    seen = await_until(
+        shown,
+        lambda seen: seen is not None,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the replicas of {led} and {followed} on {victim} to be offline, and others to lead",
+        retry_on=(NoAnswer, KeyError),
+        failure=PromiseBroken,
+    )
+    if observe(CREATION_ERROR_UNREPORTED, cluster, deviates=seen != "offline", seen=seen):
+        check_refused(lambda: victim.admin.produce(led.topic, 0, b"x"), "KAFKA_STORAGE_ERROR", "")
+        check_refused(lambda: other.admin.produce(led.topic, 0, b"x"), "NOT_LEADER_OR_FOLLOWER", "")
+        return
+    state = StateCheck(cluster)
+    for partition in (led, followed):
+        places = {broker.id: created_in(partition, broker) for broker in cluster.others(victim)}
+        state.add_partition(partition.describe(other), {**places, victim.id: log_dir})
+    state.log_dir_failed(log_dir)
+    state.check()
+
+
+def created_in(partition: Partition, broker: Broker) -> LogDir:
+    """The log dir in which a broker has created its replica, once it has."""
+    return await_until(
+        lambda: partition.log_dir_on(broker),
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{broker} to create {partition}",
+        retry_on=(NoAnswer, AwaitTimeout),
+        failure=PromiseBroken,
+    )
