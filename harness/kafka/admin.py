@@ -39,7 +39,7 @@ _EARLIEST, _LATEST = -2, -1
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3  # ConfigSource of DescribeConfigsResponse
-_MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
+_MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 
 
 class Refused(HarnessError):

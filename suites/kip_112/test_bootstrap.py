@@ -23,7 +23,7 @@ from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, promised
-from suites.deviations import REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
+from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
 from suites.observations import directories, metadata_log
 from suites.on_disk import check_no_replica_twice
 from suites.scenario import scenario
@@ -217,6 +217,7 @@ def allow_recreation(log_dir: LogDir) -> None:
     kip=112,
     plan="3. Broker bootstraps with bad log directories: a replica is new to it",
     judged=False,
+    deviations=(OFFLINE_REPLICAS_COUNTED_LATE,),
 )
 def test_new_at_bootstrap(cluster: Cluster) -> None:
     """A broker starts with a bad log dir: new replicas are created on the good one, if the controller says so.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled
@@ -13,6 +15,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.broker_log import LogLine
@@ -23,7 +26,13 @@ from suites.checks import check_delivery, check_ends, check_logged, check_notice
 from suites.observations import metadata_log
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import check_some_leaderless, log_dirs_failed, notifications, restart_after_healing
+from suites.steps import (
+    check_some_leaderless,
+    log_dirs_failed,
+    notifications,
+    one_partition_per_log_dir,
+    restart_after_healing,
+)
 
 GIVES_UP_S = 3.0
 """``log.dir.failure.timeout.ms``, 30 s by default."""
@@ -151,6 +160,67 @@ def no_controller(cluster: Cluster) -> Fault:
         assert controller is not None
         return ControllerUnseated(controller, cluster.quorum.controller_znode())
     return ControllerKilled(cluster, cluster.brokers[0])
+
+
+@scenario(
+    "kip-112/controller-requests",
+    kip=112,
+    plan="Protocol: isNewReplica in LeaderAndIsrRequest, offline_replicas in UpdateMetadataRequest",
+    modes=(Mode.ZK,),
+    builds=VersionRange.parse(">=2.4.0"),  # older builds cannot change a logger's level at run time (KIP-412)
+    judged=False,
+)
+def test_controller_requests(cluster: Cluster) -> None:
+    """The controller names new replicas to their brokers as new, later as not new, and offline ones to all brokers.
+
+    At TRACE, brokers log each partition of these two requests, with all fields. KRaft has no such requests.
+    """
+    with requests_logged(cluster):
+        created_at = now()
+        orders = one_partition_per_log_dir(cluster)
+        for broker in cluster.brokers:
+            check_logged(broker, LEADER_AND_ISR.format(partition=described(orders[0]), is_new="true"), created_at)
+        state = StateCheck(cluster, orders)
+        victim = leader_of(orders[0])
+        with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(victim))) as fault:
+            since = fault.injected_at
+            check_logged(victim, LEADER_AND_ISR.format(partition=described(orders[0]), is_new="false"), since)
+            check_none_logged(cluster, LEADER_AND_ISR.format(partition=described(orders[0]), is_new="true"), since)
+            for broker in cluster.brokers:
+                offline = UPDATE_METADATA.format(partition=described(orders[0]), offline=victim.id)
+                check_logged(broker, offline, since)
+            check_none_logged(cluster, UPDATE_METADATA.format(partition=described(orders[1]), offline=victim.id), since)
+    restart_after_healing(state, victim)
+
+
+STATE_CHANGES = "state.change.logger"
+LEADER_AND_ISR = r"Received LeaderAndIsr request \S*PartitionState\({partition}, .*isNew={is_new}\b"
+UPDATE_METADATA = r"Cached leader info \S*PartitionState\({partition}, .*offlineReplicas=\[{offline}\]"
+"""The log lines of a broker that gets a partition in one of these two requests."""
+
+
+def described(partition: Partition) -> str:
+    """A partition as these log lines begin with it."""
+    return f"topicName='{partition.topic}', partitionIndex={partition.index}"
+
+
+@contextmanager
+def requests_logged(cluster: Cluster) -> Iterator[None]:
+    """Inside the block, every broker logs the requests of the controller with all fields."""
+    for broker in cluster.brokers:
+        broker.admin.set_logger_level(broker.id, STATE_CHANGES, "TRACE")
+    try:
+        yield
+    finally:
+        for broker in cluster.brokers:
+            broker.admin.set_logger_level(broker.id, STATE_CHANGES, None)
+
+
+def check_none_logged(cluster: Cluster, saying: str, since: datetime) -> None:
+    """No broker has logged such a line since then."""
+    for broker in cluster.brokers:
+        if line := broker.log.first(saying, since=since):
+            raise PromiseBroken(f"{broker} should not log /{saying}/: {line.text[:300]}")
 
 
 @scenario(

@@ -169,6 +169,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("AlterPartitionReassignments", 0, "kip-1066", "kip-112", "kip-113", "schedules", builds=">=2.4"),
     request("ListPartitionReassignments", 0, "kip-1066", "kip-112", "kip-113", "schedules", builds=">=2.4"),
     request("DescribeProducers", 0, "kip-113/transactions", builds=">=2.8"),
+    request("Produce", 3, "kip-112/creation-fails", "kip-112/what-users-see"),
+    request("Fetch", 4, "kip-112/index-unreadable", "kip-112/records-unreadable", "kip-112/what-users-see"),
     request("DescribeQuorum", 0, modes=KRAFT),
     # --- MBeans -------------------------------------------------------------------------------------------------------
     mbean(mbeans.OFFLINE_DIRS, *COMPARED),
@@ -178,6 +180,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.OFFLINE_PARTITIONS, *COMPARED),
     mbean(mbeans.UNDER_REPLICATED, without="the journal does not have it"),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
+    Dependency(
+        id="mbean-ConsumerLag",
+        kind="mbean",
+        what=mbeans.FETCHED,
+        needed_by=("kip-112/follower-at-runtime", "kip-112/leader-at-runtime"),
+        without="these cases are invalid, since no follower seems to fetch",
+        tried=False,  # a cluster of one broker has no fetcher
+    ),
     mbean(mbeans.RAFT, *CONTROLLER_FAILS, modes=KRAFT),
     mbean(mbeans.UNASSIGNED, modes=KRAFT),
     mbean(mbeans.UNCLEAN_ELECTIONS, "known-bugs/clean-election-counted", builds=">=3.9"),

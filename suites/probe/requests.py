@@ -94,6 +94,8 @@ _request(
 _request("DeleteTopics", 1, _delete_topic)
 _request("CreatePartitions", 0, _create_partitions)
 _request("DescribeProducers", 0, lambda trial: trial.admin.describe_producers(TOPIC, 0) == ())
+_request("Produce", 3, lambda trial: trial.admin.produce(TOPIC, 3, b"by request") == RECORDS // PARTITIONS)
+_request("Fetch", 4, lambda trial: b"by request" in trial.admin.fetch(TOPIC, 3, RECORDS // PARTITIONS))
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
 _request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
 _request("DescribeQuorum", 0, lambda trial: trial.admin.describe_quorum_leader() is not None)
@@ -168,5 +170,5 @@ def _mbean(dependency: Dependency) -> None:
 
 
 for _dependency in DEPENDENCIES:
-    if _dependency.kind == "mbean":
+    if _dependency.kind == "mbean" and _dependency.tried:
         _mbean(_dependency)
