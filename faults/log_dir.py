@@ -57,7 +57,7 @@ class LogDirFault(Fault):
     expected_error: ClassVar[str]
     undo_unmounts: ClassVar[bool] = False
     """Undoing it unmounts the file system, so no process may have a file open in it: the broker must be down."""
-    explains = (_ON_LOG_DIR, *_ON_ITS_REPLICAS)
+    explains: ClassVar[tuple[str, ...]] = (_ON_LOG_DIR, *_ON_ITS_REPLICAS)
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir.broker)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 
 from faults.base import injected
 from faults.file_system import Eio
-from faults.log_dir import Chmod000
+from faults.log_dir import Chmod000, LogDirFault
 from faults.segment import IndexUnreadable
 from faults.targets import leader_of
 from harness import timeouts
@@ -42,11 +43,14 @@ from suites.steps import (
 )
 
 TWO_SEGMENTS = {"segment.bytes": str(1 << 20)}
+READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOException: Input/output error"
+"""The log line of a leader that fails to read the records of ``{partition}``."""
+
 TRIES = 10
 """How often to try to create a replica in the half second between two checkpoints."""
 
 
-def first_error(fault: Eio | Chmod000 | IndexUnreadable) -> LogLine | None:
+def first_error(fault: LogDirFault) -> LogLine | None:
     """The line in which the broker names the error for which it takes the log dir offline; None if it has none yet.
 
     ``LogDirFailureChannel`` writes it, once for each log dir.
@@ -112,7 +116,7 @@ def read_meets_error(partition: Partition, *, offset: int) -> None:
     raise Inconclusive(f"{leader} answered a read of {partition} with {len(got)} bytes, in spite of the fault")
 
 
-def check_met_by(fault: IndexUnreadable, *, saying: str) -> None:
+def check_met_by(fault: LogDirFault, *, saying: str) -> None:
     """The broker took the log dir offline because of this access, and of no other one before.
 
     :param saying: a regular expression of the log line
@@ -151,14 +155,13 @@ def test_records_unreadable(cluster: Cluster) -> None:
             errors.append(refusal.error)
 
     with in_background(read, every_s=0.005), log_dirs_failed(state, Eio(await_checkpoint(log_dir))) as fault:
-        assert isinstance(fault, Eio)
-        check_noticed_by_read(cluster, fault, orders[0], errors)
+        check_noticed_by_read(fault, orders[0], errors)
         victim.stop()
         state.broker_gone(victim)
     start_after_healing(state, victim)
 
 
-def check_noticed_by_read(cluster: Cluster, fault: Eio, partition: Partition, errors: list[str]) -> None:
+def check_noticed_by_read(fault: LogDirFault, partition: Partition, errors: Sequence[str]) -> None:
     """The read that first met the error took the log dir offline; builds with :data:`READ_ERROR_IGNORED` go on.
 
     :param errors: the answers that the reader has got, by their names
@@ -176,11 +179,7 @@ def check_noticed_by_read(cluster: Cluster, fault: Eio, partition: Partition, er
         raise Inconclusive(f"{fault.broker} met the error elsewhere before a read did: {first.text[:300]}")
     counts = {error: errors.count(error) for error in dict.fromkeys(errors)}
     seen = f"{len(ignored)} reads met EIO, and then: {first.text.splitlines()[0]}; the reader got {counts}"
-    observe(READ_ERROR_IGNORED, cluster, deviates=not by_read, seen=seen)
-
-
-READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOException: Input/output error"
-"""The log line of a leader that fails to read the records of ``{partition}``."""
+    observe(READ_ERROR_IGNORED, partition.cluster, deviates=not by_read, seen=seen)
 
 
 @scenario(
@@ -205,7 +204,7 @@ def test_creation_fails(cluster: Cluster) -> None:
             check_noticed(fault)
             met = creation_met_error(fault, led, followed)
             if met:
-                check_offline(cluster, log_dir, led[0], followed[0])
+                check_offline(log_dir, led[0], followed[0])
         victim.restart()
         cluster.await_healthy(failure=PromiseBroken)
         if met:
@@ -249,21 +248,21 @@ def request_in(log_dir: LogDir, led: Topic, followed: Topic) -> None:
     )
 
 
-def creation_met_error(fault: Chmod000, *topics: Topic) -> bool:
+def creation_met_error(fault: LogDirFault, *topics: Topic) -> bool:
     """Whether the broker took the log dir offline because it could not create one of these topics' replicas there."""
     first = first_error(fault)
     names = "|".join(re.escape(str(topic[0])) for topic in topics)
     return first is not None and re.search(f"^Error while creating log for ({names}) in dir", first.text) is not None
 
 
-def check_offline(cluster: Cluster, log_dir: LogDir, led: Partition, followed: Partition) -> None:
+def check_offline(log_dir: LogDir, led: Partition, followed: Partition) -> None:
     """Both replicas are offline, and other brokers lead. Builds with :data:`CREATION_ERROR_UNREPORTED` show neither.
 
     There, the controller learns of the failed log dir, and not of the replicas. The leader of the second partition
     takes the replica out of the ISR, since it does not fetch. The first partition keeps its leader, which refuses
     clients.
     """
-    victim = log_dir.broker
+    victim, cluster = log_dir.broker, led.cluster
     other = cluster.others(victim)[0]
 
     def shown() -> str | None:

@@ -16,7 +16,7 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
-from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
+from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped, IndexUnreadable
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -320,3 +320,35 @@ def test_what_kafka_wrote_anew_is_not_flipped_back(log_dir: LogDir, anew: bytes)
         segment.write_bytes(anew)
         check_rebuilt(flip)
     assert segment.read_bytes() == anew
+
+
+def index_of(log_dir: LogDir) -> Path:
+    """The offset index of a replica's first segment, which the broker's own user owns."""
+    folder, user = log_dir.replica_dir("t", 0), broker_user()
+    folder.mkdir()
+    index = folder / f"{0:020d}.index"
+    index.write_bytes(b"\0" * 8)
+    if user.drop:
+        os.chown(folder, user.uid, user.gid)
+        os.chown(index, user.uid, user.gid)
+    return index
+
+
+def test_an_index_cannot_be_read_and_all_else_can(log_dir: LogDir) -> None:
+    index = index_of(log_dir)
+    before = index.stat().st_mode
+    with injected(IndexUnreadable(log_dir, "t", 0)) as fault:
+        assert index.stat().st_mode & 0o777 == 0
+        assert fault.write_error() is None
+    assert index.stat().st_mode == before
+    fault.undo()
+
+
+def test_an_index_that_was_unreadable_before_proves_nothing(log_dir: LogDir) -> None:
+    index = index_of(log_dir)
+    index.chmod(0)
+    with pytest.raises(FaultNotProven, match="could not be read before"), injected(IndexUnreadable(log_dir, "t", 0)):
+        pass
+    index.unlink()
+    with pytest.raises(FaultNotProven, match="could not be read before"), injected(IndexUnreadable(log_dir, "t", 0)):
+        pass
