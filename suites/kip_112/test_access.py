@@ -19,7 +19,7 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.log_dir import LOG_STARTS, LogDir
+from harness.cluster.log_dir import RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic, Refused
@@ -217,11 +217,11 @@ def test_creation_fails(cluster: Cluster) -> None:
 
 
 def await_checkpoint(log_dir: LogDir) -> LogDir:
-    """Wait until the broker writes its next checkpoints in a log dir; returns the log dir.
+    """Wait until the broker writes its next recovery points in a log dir; returns the log dir.
 
-    The next ones follow half a second later, except for that of high watermarks, if there are replicas.
+    It writes there again half a second later. Only high watermarks, if there are replicas, may come earlier.
     """
-    file = log_dir.path / LOG_STARTS
+    file = log_dir.path / RECOVERY_POINTS
     before = file.stat().st_mtime_ns
     await_until(
         lambda: file.stat().st_mtime_ns != before,
