@@ -173,8 +173,8 @@ def no_controller(cluster: Cluster) -> Fault:
 def test_controller_requests(cluster: Cluster) -> None:
     """The controller names new replicas to their brokers as new, later as not new, and offline ones to all brokers.
 
-    At TRACE, brokers log each partition of these two requests, with all fields. KRaft has no such requests. A broker has
-    the logger once it has got such a request, so there is a topic before.
+    At TRACE, brokers log each partition of these two requests, with all fields. KRaft has no such requests. A broker
+    has the logger once it has got such a request, so there is a topic before.
     """
     cluster.create_topic("before", partitions=2)
     with requests_logged(cluster):
