@@ -19,7 +19,7 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.log_dir import RECOVERY_POINTS, LogDir
+from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic, Refused
@@ -47,7 +47,9 @@ READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOExcepti
 """The log line of a leader that fails to read the records of ``{partition}``."""
 
 TRIES = 10
-"""How often to try to create a replica in the half second between two checkpoints."""
+"""How often to try to create a replica between two checkpoints."""
+QUARTER_NS = 250_000_000
+"""Half of the interval of checkpoints, in nanoseconds (``harness.cluster.spec.BROKER_SETTINGS``)."""
 
 
 def first_error(fault: LogDirFault) -> LogLine | None:
@@ -154,10 +156,12 @@ def test_records_unreadable(cluster: Cluster) -> None:
         except Refused as refusal:
             errors.append(refusal.error)
 
-    with in_background(read, every_s=0.005), log_dirs_failed(state, Eio(await_checkpoint(log_dir))) as fault:
-        check_noticed_by_read(fault, orders[0], errors)
-        victim.stop()
-        state.broker_gone(victim)
+    with in_background(read, every_s=0.005):
+        await_gap(log_dir, RECOVERY_POINTS, HIGH_WATERMARKS)
+        with log_dirs_failed(state, Eio(log_dir)) as fault:
+            check_noticed_by_read(fault, orders[0], errors)
+            victim.stop()
+            state.broker_gone(victim)
     start_after_healing(state, victim)
 
 
@@ -199,7 +203,8 @@ def test_creation_fails(cluster: Cluster) -> None:
     log_dir = victim.log_dirs[0]
     for n in range(1, TRIES + 1):
         led, followed = (Topic(cluster, f"{name}-{n}", 1) for name in ("led", "followed"))
-        with injected(Chmod000(await_checkpoint(log_dir))) as fault:
+        await_gap(log_dir, RECOVERY_POINTS)
+        with injected(Chmod000(log_dir)) as fault:
             request_in(log_dir, led, followed)
             check_noticed(fault)
             met = creation_met_error(fault, led, followed)
@@ -216,21 +221,27 @@ def test_creation_fails(cluster: Cluster) -> None:
     raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
 
 
-def await_checkpoint(log_dir: LogDir) -> LogDir:
-    """Wait until the broker writes its next recovery points in a log dir; returns the log dir.
+def await_gap(log_dir: LogDir, *checkpoints: str) -> None:
+    """Wait until the broker writes no checkpoint in this log dir for a quarter of a second.
 
-    It writes there again half a second later. Only high watermarks, if there are replicas, may come earlier.
+    It writes each file every half second. So the wait ends when it has just written all of them within a quarter.
+
+    :param checkpoints: the checkpoint files that it writes there
     """
-    file = log_dir.path / RECOVERY_POINTS
-    before = file.stat().st_mtime_ns
+    files = [log_dir.path / name for name in checkpoints]
+
+    def written() -> list[int]:
+        return sorted(file.stat().st_mtime_ns for file in files)
+
+    before = written()[-1]
     await_until(
-        lambda: file.stat().st_mtime_ns != before,
+        written,
+        lambda times: times[-1] != before and times[-1] - times[0] <= QUARTER_NS,
         timeout_s=timeouts.REQUEST_S,
         poll_s=0.005,
-        what=f"{log_dir.broker} to write {file.name} in {log_dir}",
+        what=f"{log_dir.broker} to write {' and '.join(checkpoints)} in {log_dir}",
         failure=Inconclusive,
     )
-    return log_dir
 
 
 def request_in(log_dir: LogDir, led: Topic, followed: Topic) -> None:
