@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from faults.base import Fault
 from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import FaultNotProven
 
 LOG_DIR_STOPPED = (
@@ -50,6 +51,8 @@ KAFKA_STORAGE_ERROR."""
 class LogDirFault(Fault):
     """A fault of one log dir.
 
+    :ivar path: the folder that it breaks: the log dir itself, unless a fault sets another one
+
     ``noticed_by`` is the line of ``kafka.log.LogManager.handleLogDirFailure``, or, if the broker notices the fault
     during its start, that of ``createAndValidateLogDirs`` or of loading the logs.
     """
@@ -62,6 +65,7 @@ class LogDirFault(Fault):
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir.broker)
         self.log_dir = log_dir
+        self.path = log_dir.path
         self.noticed_by = LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path)))
         self._tokens: list[int] = []
         self._probes: list[Path] = []
@@ -87,12 +91,12 @@ class LogDirFault(Fault):
     def proof(self) -> str | None:
         """The expected error when the broker's own user writes a file in the dir."""
         error = self.write_error()
-        by_dd = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
+        by_dd = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.path))}/\.jbod-probe-"
         return error if error is not None and re.match(by_dd, error) and self.expected_error in error else None
 
     def write_error(self) -> str | None:
         """The error when the broker's own user writes and syncs a small file in the dir; None if that works."""
-        probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
+        probe = self.path / f".jbod-probe-{uuid.uuid4().hex}"
         self._probes.append(probe)
         done = self.broker.node.run_as_user(
             ["dd", "if=/dev/zero", f"of={probe}", "bs=4096", "count=1", "conv=fsync", "status=none"]
@@ -125,10 +129,9 @@ class _Chmod(LogDirFault):
 
     def apply(self) -> None:
         """Remove the permissions."""
-        path = self.log_dir.path
-        mode = stat.S_IMODE(path.stat().st_mode)
-        self._will("chmod", path=str(path), mode=mode)
-        path.chmod(mode & ~self.takes_away)
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        self._will("chmod", path=str(self.path), mode=mode)
+        self.path.chmod(mode & ~self.takes_away)
 
 
 class Chmod000(_Chmod):
@@ -136,6 +139,22 @@ class Chmod000(_Chmod):
 
     name = "chmod_000"
     takes_away = 0o777
+
+
+class ReplicaChmod000(Chmod000):
+    """``chmod 000`` of one replica's folder: the rest of its log dir stays whole."""
+
+    name = "replica_chmod_000"
+
+    def __init__(self, log_dir: LogDir, partition: Partition) -> None:
+        super().__init__(log_dir)
+        self._partition = partition
+        self.path = log_dir.replica_dir(partition.topic, partition.index)
+
+    @property
+    def target(self) -> str:
+        """The replica, such as "orders-0 in log-dir-1 of broker 2"."""
+        return f"{self._partition} in {self.log_dir}"
 
 
 class ChmodNoWrite(_Chmod):

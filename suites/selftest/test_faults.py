@@ -14,7 +14,7 @@ import pytest
 
 from faults.base import injected
 from faults.broker import BrokerKilled
-from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
+from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault, ReplicaChmod000
 from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped, IndexUnreadable
 from harness import timeouts
@@ -35,7 +35,7 @@ from harness.kafka.mbeans import MBeans
 from harness.kafka.versions import Mode
 from suites.checks import check_rebuilt
 from suites.selftest.disks import interrupted_after
-from suites.selftest.fakes import fake, fake_broker, fake_node, log_dir_at
+from suites.selftest.fakes import fake, fake_broker, fake_node, log_dir_at, topic_of
 from suites.selftest.journal_lines import lines_of
 
 
@@ -76,6 +76,20 @@ def test_an_injection_that_is_cut_short_at_any_line_heals(log_dir: LogDir, fault
             after = log_dir.path.stat()
             assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
     assert number > 3
+
+
+def test_one_replicas_folder_fails_and_the_rest_of_the_log_dir_does_not(log_dir: LogDir) -> None:
+    orders = topic_of("orders", partitions=2)
+    for partition in orders.partitions:
+        folder = log_dir.replica_dir("orders", partition.index)
+        folder.mkdir()
+        os.chown(folder, log_dir.path.stat().st_uid, log_dir.path.stat().st_gid)
+    with injected(ReplicaChmod000(log_dir, orders[0])) as fault:
+        assert fault.target == f"orders-0 in {log_dir}"
+        assert fault.noticed_by == Chmod000(log_dir).noticed_by
+        assert Chmod000(log_dir).write_error() is None
+        assert ReplicaChmod000(log_dir, orders[1]).write_error() is None
+    assert fault.write_error() is None
 
 
 def test_a_fault_that_does_nothing_is_not_proven(log_dir: LogDir) -> None:
