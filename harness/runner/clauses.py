@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,12 @@ def read_clauses(folder: Path = FOLDER) -> dict[int, list[Section]]:
     """
     files = {int(file.stem.removeprefix("kip_")): file for file in folder.glob("kip_*.toml")}
     return {kip: msgspec.toml.decode(files[kip].read_bytes(), type=_File).section for kip in sorted(files)}
+
+
+@cache
+def scenarios_of(kip: int) -> frozenset[str]:
+    """Return the ids of the scenarios that test a clause of the KIP."""
+    return frozenset(id for section in read_clauses()[kip] for clause in section.clauses for id in clause.tested_by)
 
 
 _INTRODUCTION = """# Clauses

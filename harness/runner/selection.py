@@ -5,6 +5,9 @@ Examples: ``kip-112``, ``kafkatest-parity`` (a suite, the part of an id before t
 ``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``. A case outside the suites
 (:mod:`harness.runner.outside`) has the same selectors. It also has ``/elsewhere/test_ours.py``, alone or with ``::``
 and a test or an id.
+
+``kip-18`` names every scenario that tests a clause of KIP-18: most of them are in the suites of the KIPs that replaced
+it.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from harness.errors import UsageError
+from harness.runner.clauses import scenarios_of
 from harness.runner.outside import unknown
 
 T = TypeVar("T")
+
+_REPLACED = (18,)
+"""The KIPs that others replaced: their selectors go by the clauses' ``tested_by``."""
 
 
 class Selection:
@@ -56,7 +63,7 @@ class Selection:
 
 
 def names_of(case_id: str, node_id: str, outside: Path | None = None) -> set[str]:
-    """Return the selectors of a case: its suite, its scenario, its id, and their pytest equivalents.
+    """Return the selectors of a case: its suites, its scenario, its id, and their pytest equivalents.
 
     :param outside: the absolute path of its file, if it is outside the suites
     """
@@ -64,6 +71,7 @@ def names_of(case_id: str, node_id: str, outside: Path | None = None) -> set[str
     file = function.partition("::")[0]
     folders = {f"{folder}{end}" for folder in PurePosixPath(file).parents[:-1] for end in ("", "/")}
     names = {scenario.partition("/")[0], scenario, case_id, *folders, file, function, node_id}
+    names |= {f"kip-{kip}" for kip in _REPLACED if scenario in scenarios_of(kip)}
     if outside is None:
         return names
     by_path = names_of(case_id, f"{outside}::{node_id.partition('::')[2]}")

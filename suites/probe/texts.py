@@ -170,7 +170,7 @@ TEXTS: tuple[Dependency, ...] = (
     log_line(
         id="log-rare",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
-        "cannot be reported, a replica in two log dirs, unformatted log dirs, and moves that hit an error",
+        "cannot be reported, a replica in two log dirs, unformatted log dirs, and moves and appends that hit an error",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
@@ -189,6 +189,8 @@ TEXTS: tuple[Dependency, ...] = (
             "partition=…, .*Deleting segment .*….* …",
             "Unable to alter log dirs for … ",
             "orders-0.* Deleting segments as part of log truncation",
+            r"Error while [^\n]* {path}[ /]",
+            "appendAsLeader",
         ),
         needed_by=(
             "kip-1066/lasts",
@@ -196,6 +198,7 @@ TEXTS: tuple[Dependency, ...] = (
             "kip-112/metadata-log-dir",
             "kip-112/no-controller-for-long",
             "kip-113",
+            "kip-18/one-folder",
         ),
         without="these cases are unknown or invalid, and name the line that they waited for",
         tried=False,

@@ -37,6 +37,10 @@ PLANS: Mapping[int, Sequence[str]] = {
         "3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
         "3. If topicPartition.delete exists",
     ),
+    18: (
+        "IO Errors",
+        "Putting LogDirs Directory Offline",
+    ),
     36: (
         "Proposed Changes: properties and algorithm of the rack aware assignment",
         "If one or more brokers does NOT have rack information",
@@ -55,8 +59,8 @@ PLANS: Mapping[int, Sequence[str]] = {
         "the process of removing a disk",
     ),
 }
-"""How the items of each plan begin, as scenarios name them. KIP-18's rules have no scenario: the expected state checks
-them in every one (suites/expected_state.py)."""
+"""How the items of each plan begin, as scenarios name them. KIP-18's rules for leaders and ISR have no scenario: the
+expected state checks them in every one (suites/expected_state.py)."""
 
 
 @pytest.mark.parametrize("kip", PLANS)

@@ -26,6 +26,7 @@ def chosen(*selectors: str, mode: str = "") -> list[str]:
     ("selectors", "expected"),
     [
         (["kip-112"], [0, 1, 2]),
+        (["kip-18"], [0, 1, 2]),
         (["kip-112/leader-at-runtime"], [0, 1]),
         (["kip-112/leader-at-runtime[zk-chmod_000]"], [1]),
         (["kafkatest-parity", "kip-112/follower-at-runtime"], [2, 3]),
