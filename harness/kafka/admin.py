@@ -122,6 +122,11 @@ class Admin:
             ),
         )
 
+    def describe_cluster_v0(self) -> tuple[list[int], list[str]]:
+        """The ids of the brokers and the names of the topics, from the oldest Metadata response, which has no rack."""
+        answer = self._connection.ask(MetadataRequest(topics=[], max_version=0))  # v0: an empty list is all topics
+        return sorted(broker.node_id for broker in answer.brokers), sorted(topic.name for topic in answer.topics)
+
     def want_topic(self, name: str) -> None:
         """Request a topic's metadata as clients do; if the broker auto-creates topics, it creates this one."""
         topic = MetadataRequest.MetadataRequestTopic(name=name)

@@ -95,18 +95,21 @@ def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignmen
 def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
     """The assignment keeps the promises of KRaft's placer, and those of the KIP that the placer shares.
 
-    The placer may give brokers different numbers of leaders only if there are several racks and one has several
-    brokers. The check looks at the first round of partitions only: later rounds depend more on chance.
+    The placer may give brokers different numbers of leaders or replicas only if there are several racks and one has
+    several brokers; or, from the second round of partitions on, if it skips racks of one broker. The check looks at
+    whole rounds, and at a first one: part of a later round depends more on chance.
     """
     sizes = Counter(racks.values())
     first_round, alone = len(assignment) <= len(racks), min(sizes.values()) == 1 < len(sizes)
     evidence.holds(what, promises.over_racks(racks, assignment))
     evidence.holds(what, promises.over_racks_evenly(racks, assignment))
     evidence.holds(what, promises.in_turn_within_racks(racks, assignment))
-    if first_round:
+    if first_round or len(assignment) % len(racks) == 0:
         uneven = [*promises.even_leaders(racks, assignment), *promises.even_replicas(racks, assignment)]
         if len(sizes) > 1 and max(sizes.values()) > 1:
             evidence.deviates(LEADERS_OVER_RACKS, what, uneven)
+        elif alone and not first_round:
+            evidence.deviates(RACKS_PASSED_OVER, what, uneven)
         else:
             evidence.holds(what, uneven)
     if alone and not first_round and len(next(iter(assignment.values()))) == 1:

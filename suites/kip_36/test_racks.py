@@ -38,6 +38,8 @@ SOME = ("a", "a", None, None)
 NOT_ALL = "Not all brokers have rack information"
 OPTIONS = ("--ignore-racks", "--disable-rack-aware")
 """The option's name in the KIP, and in releases."""
+PARTITIONS_REFUSED = rf"(?s)CREATE_PARTITIONS.*{NOT_ALL}"
+"""The log line of a broker that refuses more partitions for the KIP's reason."""
 UNKNOWN_OPTION = "not a recognized option"
 DEVIATIONS = (
     TOOL_REFUSES_WITHOUT_REASON,
@@ -67,9 +69,11 @@ def test_some_without_rack(cluster: Cluster) -> None:
             name="given", replicas=2, assignment={index: (1 + index % 4, 1 + (index + 1) % 4) for index in range(12)}
         )
     )
+    check_oldest_metadata(cluster)
     check_generate(cluster, evidence, given)
     check_automatic(cluster, evidence)
     check_tool(cluster, evidence)
+    check_more_partitions(cluster, evidence, given)
     change_racks(cluster, ("b", "a", "b", "c"))
     check_registered(cluster)
     check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
@@ -79,8 +83,8 @@ def test_some_without_rack(cluster: Cluster) -> None:
         evidence.tried("topics on racks that came by restart")
     change_racks(cluster, (None, None, "b", "c"))
     check_registered(cluster)
-    all_of_it = ("refusals", "proposals that ignore racks", "automatic", "by kafka-topics")
-    evidence.conclude({"topics on racks that came by restart": 2} | dict.fromkeys(all_of_it, 1))
+    by_tools = ("refusals", "proposals that ignore racks", "by kafka-topics", "more partitions by kafka-topics")
+    evidence.conclude({"topics on racks that came by restart": 2} | dict.fromkeys((*by_tools, "automatic"), 1))
 
 
 def check_registered(cluster: Cluster) -> None:
@@ -106,6 +110,20 @@ def check_registered(cluster: Cluster) -> None:
     cluster.journal.write("racks.registered", racks=seen)
 
 
+def check_oldest_metadata(cluster: Cluster) -> None:
+    """The Metadata response v0 has no racks: a client that knows no other version finds brokers and topics in it.
+
+    With a rack behind each broker's port, such a client would read other brokers and topics, or none at all.
+    """
+    for broker in cluster.brokers:
+        state = broker.describe_cluster()
+        newest = (sorted(state.brokers), sorted({partition.topic for partition in state.partitions}))
+        oldest = broker.admin.describe_cluster_v0()
+        if oldest != newest:
+            raise PromiseBroken(f"{broker} answers Metadata v0 with {oldest}, and the newest version with {newest}")
+    cluster.journal.write("metadata.oldest", brokers=newest[0], topics=newest[1])
+
+
 def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
     """kafka-reassign-partitions --generate refuses, and says why; with --disable-rack-aware it ignores racks."""
     said = refusal(lambda: generate(cluster, [topic], cluster.brokers))
@@ -127,7 +145,7 @@ def ignores_racks(cluster: Cluster, assignment: Assignment) -> bool:
 
 
 def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
-    """A topic is created because a client asks for its metadata, and racks are ignored: some replicas share a rack.
+    """A topic is created because a client asks for its metadata, and its assignment ignores racks, as before KIP-36.
 
     :raises PromiseBroken: the topic is not created, and no broker logs that it refused
     """
@@ -153,6 +171,9 @@ def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
         [assignment] = assignments(cluster, [Topic(cluster, "automatic", 12)]).values()
         by_racks = [f"by racks: {assignment}"] if racks_distinct(cluster, assignment) else []
         evidence.deviates(AUTOMATIC_BY_RACKS, "automatic", by_racks)
+        explained = by_racks or origin_without_racks(assignment, len(cluster.brokers))
+        no_origin = f"the algorithm without racks gives {assignment} for no start and shift"
+        evidence.holds("automatic", [] if explained else [no_origin])
 
 
 def check_tool(cluster: Cluster, evidence: Evidence) -> None:
@@ -162,7 +183,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
         exists, or CreateTopics creates it
     """
     since = now()
-    said = refusal(lambda: kafka_topics(cluster, "plain"))
+    said = refusal(lambda: kafka_topics(cluster, *create_topic("plain")))
     evidence.tried("by kafka-topics")
     evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics", ["it created the topic"] if said is None else [])
     if said is None:
@@ -181,7 +202,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
         by_wire = refusal(lambda: cluster.create_topic("plain", partitions=12, replicas=2))
         refused = by_wire is not None and "TOPIC_ALREADY_EXISTS" not in by_wire
         evidence.holds("CreateTopics", [] if refused else [f"{by_wire or 'done'}, and kafka-topics was refused"])
-    answers = {option: refusal(partial(kafka_topics, cluster, "ignoring", option)) for option in OPTIONS}
+    answers = {option: refusal(partial(kafka_topics, cluster, *create_topic("ignoring"), option)) for option in OPTIONS}
     evidence.deviates(NO_OPTION_TO_IGNORE_RACKS, "kafka-topics", [str(answers)] if all(answers.values()) else [])
     unforeseen = [word for word in answers.values() if word not in (None, said) and UNKNOWN_OPTION not in str(word)]
     evidence.holds("kafka-topics with an option that ignores racks", map(str, unforeseen))
@@ -193,12 +214,41 @@ def refused_as_promised(topic: str) -> str:
     return rf"(?s){asked}.*{NOT_ALL}"
 
 
-def kafka_topics(cluster: Cluster, name: str, *options: str) -> None:
-    """Create a topic of 12 partitions with two replicas each with ``kafka-topics --create``.
+def check_more_partitions(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
+    """kafka-topics refuses to add partitions to a topic and says why, as it does for a new topic.
+
+    :raises PromiseBroken: it refuses, and neither its output nor a broker's log says why
+    """
+    since, count = now(), 2 * len(topic)
+    arguments = ("--alter", "--topic", topic.name, "--partitions", str(count))
+    said = refusal(lambda: kafka_topics(cluster, *arguments))
+    evidence.tried("more partitions by kafka-topics")
+    evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics --alter", ["it added partitions"] if said is None else [])
+    if said is None:
+        [assignment] = assignments(cluster, cluster.await_topics({topic.name: count})).values()
+        added = {index: ids for index, ids in assignment.items() if index >= len(topic)}
+        evidence.holds("kafka-topics --alter", [] if racks_distinct(cluster, added) else [f"not by racks: {added}"])
+    unexplained = [said] if said is not None and NOT_ALL not in said else []
+    if unexplained:
+        await_until(
+            lambda: any(broker.log.first(PARTITIONS_REFUSED, since=since) for broker in cluster.brokers),
+            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            what=f"a broker to log {NOT_ALL!r}, since kafka-topics gives only: {said}",
+            failure=PromiseBroken,
+        )
+    evidence.deviates(TOOL_REFUSES_WITHOUT_REASON, "kafka-topics --alter", unexplained)
+
+
+def create_topic(name: str) -> tuple[str, ...]:
+    """The arguments of kafka-topics for a new topic of 12 partitions with two replicas each."""
+    return ("--create", "--topic", name, "--partitions", "12", "--replication-factor", "2")
+
+
+def kafka_topics(cluster: Cluster, *arguments: str) -> None:
+    """Run kafka-topics.
 
     :raises ToolFailed: the tool refuses
     """
-    arguments = ("--create", "--topic", name, "--partitions", "12", "--replication-factor", "2", *options)
     connect = connection(cluster)
     with tool_output(cluster.distribution, Tool.TOPICS, *connect, *arguments, timeout_s=timeouts.BOOT_S):
         pass

@@ -305,6 +305,7 @@ TEXTS: tuple[Dependency, ...] = (
             "not a recognized option",
             "--ignore-racks",
             "(?s)Error processing create topic request CreatableTopic(name='…'.*Not all brokers have rack information",
+            "(?s)CREATE_PARTITIONS.*…",
         ),
         needed_by=("kip-113/tools-across", "kip-36/some-without-rack"),
         without="these cases are invalid, and show the answer",

@@ -12,7 +12,8 @@ import pytest
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import DeviationEvent
-from harness.kafka.admin import Refused
+from harness.kafka.admin import Admin, Refused
+from harness.kafka.metadata import ClusterState, PartitionState
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.deviation import Deviation, Expectation
 from harness.workload.pair import Pair
@@ -105,6 +106,15 @@ def test_an_assignment_whose_racks_don_t_take_turns_is_not_striped() -> None:
         check_striped(evidence(*KRAFT, LEADERS_OVER_RACKS), EVEN, "t", spoilt)
 
 
+def test_uneven_leaders_of_two_whole_rounds_in_one_rack_are_seen() -> None:
+    one = dict.fromkeys(range(1, 7), "a")
+    check_striped(evidence(*KRAFT), one, "t", place(one, 12, 3, seed=1))
+    spoilt = place(one, 6, 3, seed=1)
+    twice = {**spoilt, **{index + 6: spoilt[0] for index in range(6)}}
+    with pytest.raises(PromiseBroken, match=r"one broker leads 7, another 1|not in turn"):
+        check_striped(evidence(*KRAFT), one, "t", twice)
+
+
 def test_racks_that_are_passed_over_show_among_a_dozen_topics() -> None:
     six, seen = {id: str(id) for id in range(1, 7)}, evidence(*KRAFT, RACKS_PASSED_OVER)
     for seed in range(12):
@@ -168,6 +178,18 @@ def test_a_registration_without_its_rack_is_seen(
     cluster = fake_cluster("3.9.2", Mode.ZK, brokers=brokers, quorum=quorum)
     with breaks_promise(says and re.escape(says)):
         test_racks.check_registered(cluster)
+
+
+@pytest.mark.parametrize("oldest", [([1], ["given"]), ([1, 2], []), ([1, 2], ["given"])])
+def test_an_oldest_metadata_response_with_more_in_it_is_seen(oldest: tuple[list[int], list[str]]) -> None:
+    """A rack behind a broker's port would shift all that follows it."""
+    given = PartitionState(
+        topic="given", partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), offline_replicas=()
+    )
+    state = ClusterState(cluster_id="c", controller=1, brokers=(1, 2), racks={}, partitions=(given,))
+    broker = fake_broker(admin=fake(Admin, describe_cluster=lambda: state, describe_cluster_v0=lambda: oldest))
+    with breaks_promise(None if oldest == ([1, 2], ["given"]) else "answers Metadata v0 with"):
+        test_racks.check_oldest_metadata(fake_cluster(brokers=[broker]))
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------
