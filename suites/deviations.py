@@ -380,6 +380,16 @@ ADDED_ELSEWHERE = Deviation(
     pollutes=False,
 )
 
+EMPTY_RACKS = Deviation(
+    kip=36,
+    promised="a broker whose rack is not available has none in metadata",
+    actual="with an inter.broker.protocol.version below 0.10.0, every broker has an empty rack in metadata",
+    issue='none found; the generated UpdateMetadataRequest has "" where its version has no rack',
+    builds=VersionRange.parse(">=2.4.0,<4.0.0"),
+    modes=(Mode.ZK,),
+    pollutes=False,
+)
+
 TOOL_REFUSES_WITHOUT_REASON = Deviation(
     kip=36,
     promised="if some brokers have no rack, kafka-topics refuses, and says so",

@@ -170,7 +170,8 @@ TEXTS: tuple[Dependency, ...] = (
     log_line(
         id="log-rare",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
-        "cannot be reported, a replica in two log dirs, unformatted log dirs, and moves and appends that hit an error",
+        "cannot be reported, a replica in two log dirs, unformatted log dirs, moves and appends that hit an error, "
+        "and a broker that halts since its protocol has no offline replicas",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
@@ -191,12 +192,14 @@ TEXTS: tuple[Dependency, ...] = (
             "orders-0.* Deleting segments as part of log truncation",
             r"Error while [^\n]* {path}[ /]",
             "appendAsLeader",
+            r"Halting broker because dir \S+ is offline",
         ),
         needed_by=(
             "kip-1066/lasts",
             "kip-112/disk-replaced",
             "kip-112/metadata-log-dir",
             "kip-112/no-controller-for-long",
+            "kip-112/protocol-upgrade",
             "kip-113",
             "kip-18/one-folder",
         ),
