@@ -58,6 +58,85 @@ ANY_REFUSED = Deviation(
     pollutes=False,
 )
 
+MOVE_ANSWERED_WITHOUT_ERROR = Deviation(
+    kip=113,
+    promised="a broker answers a request that begins a move with MoveInProgress",
+    actual="it answers without an error; the protocol has no such error",
+    issue="none known",
+    pollutes=False,
+)
+
+UNKNOWN_TOPIC_ANSWERED = Deviation(
+    kip=113,
+    promised="a broker that has not created the replica answers with ReplicaNotAvailable, and remembers the log dir",
+    actual="if it does not know the topic, it answers with UNKNOWN_TOPIC_OR_PARTITION, and remembers the log dir",
+    issue="none known; ReplicaManager.getPartitionOrError",
+    builds=VersionRange.parse(">=2.2.0"),
+    pollutes=False,
+)
+
+LAG_OF_FOLLOWER_HIDDEN = Deviation(
+    kip=113,
+    promised="offset_lag of a replica is how far its log end offset is behind the partition's high watermark",
+    actual="it is always 0: a broker compares with its own high watermark, which is never above its log end offset",
+    issue="none found; ReplicaManager.getLogEndOffsetLag",
+    pollutes=False,
+)
+
+TWICE_AMID_SWAP = Deviation(
+    kip=113,
+    promised="the log directory for a particular replica is updated atomically",
+    actual="during the swap, DescribeLogDirs shows the replica in both log dirs, as a current replica in each",
+    issue="none found; LogManager.replaceCurrentWithFutureLog renames the log before it replaces the current one",
+    deterministic=False,  # lasts for about a millisecond
+    pollutes=False,
+)
+
+MOVE_THROTTLE_RENAMED = Deviation(
+    kip=113,
+    promised="intra.broker.throttled.rate limits the rate of moves between log dirs",
+    actual="it has no effect; the setting is replica.alter.log.dirs.io.max.bytes.per.second",
+    issue="none known; since the implementation of KIP-113",
+    pollutes=False,
+)
+
+LOG_DIRS_OPTIONS_RENAMED = Deviation(
+    kip=113,
+    promised="kafka-log-dirs has the options --zookeeper, --broker and --topics",
+    actual="they are --bootstrap-server, --broker-list and --topic-list",
+    issue="none known; since the implementation of KIP-113",
+    pollutes=False,
+)
+
+LOG_DIRS_KEYS_RENAMED = Deviation(
+    kip=113,
+    promised="kafka-log-dirs prints one list of log dirs, each with is_live, path and partitions; each of those has "
+    "topic, partition, size, offset_lag and is_temporary",
+    actual="it prints a list of brokers, each with logDirs, with the keys logDir, error and partitions; each of those "
+    "has partition, size, offsetLag and isFuture",
+    issue="none known; since the implementation of KIP-113",
+    pollutes=False,
+)
+
+LOG_DIRS_NOT_REQUESTED = Deviation(
+    kip=113,
+    promised="kafka-reassign-partitions --verify requests the expected log dirs and partitions of each broker",
+    actual="it requests the partitions only: DescribeLogDirs has no field for log dirs",
+    issue="none known; since the implementation of KIP-113",
+    pollutes=False,
+)
+
+ADMIN_CLIENT_RENAMED = Deviation(
+    kip=113,
+    promised="AdminClient has alterReplicaDir, and describeLogDirs takes log dirs by broker; LogDirInfo, ReplicaInfo "
+    "and ReplicaDirInfo have the KIP's fields",
+    actual="it has alterReplicaLogDirs, and describeLogDirs takes brokers; LogDirDescription, ReplicaInfo and "
+    "ReplicaLogDirInfo have the fields under other names",
+    issue="none known; since the implementation of KIP-113, and KAFKA-10232 for LogDirDescription",
+    builds=VersionRange.parse(">=2.7.0"),
+    pollutes=False,
+)
+
 CLEANING_STOPS = Deviation(
     kip=113,
     promised="after a move is cancelled or redirected, the replica goes on as before",

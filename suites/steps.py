@@ -25,7 +25,7 @@ from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
 from harness.cluster.reassign import Placement, execute, verify
 from harness.cluster.topic import Partition, Topic
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Tool
@@ -221,14 +221,15 @@ def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ..
     return replicas
 
 
-def check_reassigning(cluster: Cluster, partition: Partition) -> None:
+def check_reassigning(cluster: Cluster, partition: Partition, *, failure: type[JbodError] = Inconclusive) -> None:
     """A reassignment of the partition is under way.
 
-    :raises Inconclusive: it has ended, in spite of its throttle
+    :param failure: the error if it has ended in spite of its throttle; PromiseBroken where the throttle was in force
+        before it began
     """
     under_way = cluster.reassignments()
     if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
-        raise Inconclusive(f"the reassignment of {partition} ended in spite of a throttle of a byte a second")
+        raise failure(f"the reassignment of {partition} ended in spite of a throttle of a byte or two a second")
     cluster.journal.write("reassignment.under_way", partition=str(partition))
 
 

@@ -6,10 +6,12 @@ Three replicas of half a gigabyte would take 1.5 GB in each worker of a run.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 PIECE = 1 << 20
+_BATCH = struct.Struct(">qi11xi")  # a batch's base offset, its length after these two, and its last offset's delta
 Fingerprint = tuple[int, str]
 """The size in bytes and the BLAKE2 digest of a log."""
 
@@ -32,6 +34,22 @@ class StoredLog:
     def begins(self) -> int:
         """The base offset of the first batch; 0 for an empty log."""
         return int.from_bytes(next(self.pieces(), b"")[:8])
+
+    def ends(self) -> int:
+        """The log end offset: the offset after the last batch of the last segment.
+
+        :raises OSError: a segment is gone, or there is none
+        """
+        if not self._segments:
+            raise FileNotFoundError("no segment")
+        path, size = self._segments[-1]
+        end, at = int(path.stem), 0
+        with path.open("rb") as segment:
+            while at + _BATCH.size <= size:
+                segment.seek(at)
+                base, length, last = _BATCH.unpack(segment.read(_BATCH.size))
+                end, at = base + last + 1, at + 12 + length
+        return end
 
     def pieces(self, skip: int = 0) -> Iterator[bytes]:
         """The bytes of the log in order, in pieces of at most 1 MiB.

@@ -364,13 +364,35 @@ class Admin:
 
     def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
         """Move this broker's replica into ``log_dir`` (KIP-113)."""
-        wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDir
-        topics = [wanted.AlterReplicaLogDirTopic(name=topic, partitions=[partition])]
-        answer = self._connection.ask(AlterReplicaLogDirsRequest(dirs=[wanted(path=log_dir, topics=topics)]))
-        _check(
-            f"move {topic}-{partition} to {log_dir}",
-            *(each for of_topic in answer.results for each in of_topic.partitions),
+        [error] = self.alter_replica_log_dirs({(topic, partition): log_dir}).values()
+        if error is not None:
+            raise Refused(f"move {topic}-{partition} to {log_dir}", error)
+
+    def alter_replica_log_dirs(self, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str | None]:
+        """Move several of this broker's replicas in one request (KIP-113); each one's error, None where it is accepted.
+
+        :param wanted: the log dir of each topic and partition
+        """
+        dirs: dict[str, dict[str, list[int]]] = {}
+        for (topic, partition), log_dir in wanted.items():
+            dirs.setdefault(log_dir, {}).setdefault(topic, []).append(partition)
+        of_dir = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                of_dir(
+                    path=path,
+                    topics=[
+                        of_dir.AlterReplicaLogDirTopic(name=name, partitions=each) for name, each in topics.items()
+                    ],
+                )
+                for path, topics in dirs.items()
+            ]
         )
+        return {
+            (of_topic.topic_name, each.partition_index): error_name(each.error_code)
+            for of_topic in self._connection.ask(request).results
+            for each in of_topic.partitions
+        }
 
 
 def _if_any(number: int) -> int | None:

@@ -33,7 +33,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMVie
 
 from harness import timeouts
 from harness.crowding import Deadline
-from harness.errors import HarnessError, ToolFailed
+from harness.errors import BuildLacks, HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import Distribution
 from harness.kafka.main_classes import exit_hook
@@ -64,10 +64,26 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
     if hook is None:
         with tool_output(distribution, tool, *arguments, timeout_s=timeouts.TOOL_S) as lines:
             return [*lines]
+    return _shared(distribution, hook).run(tool, *arguments)
+
+
+def public_methods(distribution: Distribution, class_name: str) -> frozenset[str]:
+    """The public methods of a class in the build's jars, as Java's ``Method.toGenericString`` writes them.
+
+    :raises BuildLacks: the build has no such class, or its tools do not run in a shared JVM
+    """
+    hook = exit_hook(distribution.class_path)
+    if hook is None:
+        raise BuildLacks(f"has no Exit$Procedure, so jbod does not ask for the methods of {class_name}")
+    return _shared(distribution, hook).methods(class_name)
+
+
+def _shared(distribution: Distribution, hook: str) -> _ToolsJvm:
+    """The build's shared JVM; it is started if there is none."""
     with _changing:
         jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution, hook)
         _standing[distribution.class_path] = jvm
-    return jvm.run(tool, *arguments)
+    return jvm
 
 
 def end_tools() -> None:
@@ -155,6 +171,27 @@ class _ToolsJvm:
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         return printed
+
+    def methods(self, class_name: str) -> frozenset[str]:
+        """See :func:`public_methods`."""
+        try:
+            found = self._within(timeouts.QUESTION_S, self._methods, class_name)
+        except TimeoutError as error:
+            self._give_up()
+            raise HarnessError(f"the JVM for Kafka's tools does not list the methods of {class_name}") from error
+        if found is None:
+            raise BuildLacks(f"has no class {class_name}")
+        return found
+
+    def _methods(self, class_name: str) -> frozenset[str] | None:
+        """The public methods; None if there is no such class.
+
+        ``getResource`` shows that without an exception, for which pyspark's handler would look in Spark's JVM.
+        """
+        jvm = self._gateway.jvm
+        if jvm.ClassLoader.getSystemClassLoader().getResource(f"{class_name.replace('.', '/')}.class") is None:
+            return None
+        return frozenset(method.toGenericString() for method in jvm.Class.forName(class_name).getMethods())
 
     def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
         """A tool's exit code, the lines that it printed, and its standard error."""

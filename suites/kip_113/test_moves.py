@@ -27,6 +27,7 @@ from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_logged
 from suites.deviations import MOVED_BEFORE_THROTTLE, OFFLINE_REPLICAS_COUNTED_LATE
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
+from suites.kip_113.tool_requests import execution_error
 from suites.on_disk import check_checkpoints, check_topic_gone
 from suites.scenario import NO_FAULT, each_fault, each_role
 from suites.state_check import HeldMovesEnded, StateCheck
@@ -190,11 +191,25 @@ def check_goes_on(move: Move) -> None:
     deviations=(MOVED_BEFORE_THROTTLE,),
 )
 def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is killed during a move: it finds both the replica and the future replica, and the move goes on."""
+    """A broker is killed during a move: it finds both the replica and the future replica, and the move goes on.
+
+    While it is down, kafka-reassign-partitions refuses to begin a move there.
+    """
     with moving(cluster, workload) as move:
         with move.broker_down():
-            pass
+            check_tool_needs_broker(move)
         check_goes_on(move)
+
+
+def check_tool_needs_broker(move: Move) -> None:
+    """kafka-reassign-partitions ends with an error if the broker that it must request a log dir from is down."""
+    cluster, partition = move.state.cluster, move.partition
+    brokers = map(cluster.broker, partition.describe().replicas)
+    on = tuple(move.there if broker == move.broker else broker for broker in brokers)
+    said = execution_error(cluster, Placement(partition=partition, on=on))
+    if said is None or f"Unknown broker id {move.broker.id}" not in said:
+        raise PromiseBroken(f"{move.broker} is down, and kafka-reassign-partitions says: {said or 'all is well'}")
+    move.state.check()
 
 
 @move_scenario(

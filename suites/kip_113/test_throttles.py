@@ -23,7 +23,7 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery
+from suites.checks import check_delivery, check_settings
 from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
@@ -53,12 +53,15 @@ MEASURED_S, WITHIN = 12, 0.2
     overrides=SMALL_FETCHES,
 )
 def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Two moves share their broker's throttle, also after it is raised; with one thread, the second move waits."""
+    """Moves share their broker's throttle, also after it is raised; as many copy at once as the broker has log dirs.
+
+    On another broker, with one thread, one copies at once.
+    """
     usual, lone = cluster.brokers[:2]
     lone.node.configure({"num.replica.alter.log.dirs.threads": "1"})
     lone.restart()
     cluster.await_healthy()
-    orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=2)
+    orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=3)
     state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 16_000, size=1000)
     kept = leaders_logs(bulk.partitions)
@@ -72,7 +75,7 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
                 for partition, log_dir in zip(bulk.partitions, log_dirs, strict=True):
                     partition.move_to(log_dir)
             check_rate(bulk.partitions, there[usual], RATE, began, before=0)
-            check_at_once(bulk.partitions, there[usual], 2)
+            check_at_once(bulk.partitions, there[usual], len(usual.log_dirs))
             check_at_once(bulk.partitions, there[lone], 1)
             began, before = time.monotonic(), sum(copied(bulk.partitions, there[usual]))
             usual.configure({MOVE_THROTTLE: str(2 * RATE)})
@@ -151,12 +154,18 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     there = other_dir(here)
     placement = Placement(partition=across, on=(coming, *staying))
     with workload.running(orders) as pair:
-        execute(cluster, placement, throttle=1)
-        within.configure(dict.fromkeys(THROTTLED, "*"))
-        check_reassigning(cluster, across)
+        # The tool does not wait until brokers know its throttle, so another one is in force before.
+        for topic in (cluster.topics["across"], within):
+            topic.configure(dict.fromkeys(THROTTLED, "*"))
+        for broker in cluster.brokers:
+            broker.configure(dict.fromkeys(RATES, "1"))
+        execute(cluster, placement, throttle=2)
+        for broker in placement.brokers:
+            check_settings(broker, dict.fromkeys(RATES, "2"))
+        check_reassigning(cluster, across, failure=PromiseBroken)
         within[0].move_to(there)
         finish_move(state, within[0], there)
-        check_reassigning(cluster, across)
+        check_reassigning(cluster, across, failure=PromiseBroken)
         with moves_held(coming):
             begin_move(within[0], here, waits=True)
             for broker in cluster.brokers:

@@ -18,13 +18,14 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.reassign import Placement, cancel, execute, generate
 from harness.cluster.topic import Partition
-from harness.errors import Inconclusive, PromiseBroken, ToolFailed
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.runner.case_workload import CaseWorkload
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
+from suites.kip_113.tool_requests import execution_error, refused_requests
 from suites.on_disk import check_no_leftovers
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
@@ -111,22 +112,11 @@ def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition
         with busy_creating_replicas(cluster, coming):
             said = execution_error(cluster, placement, timeout_ms=0)
         await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
-        too_early = sum(
-            f"Unable to alter log dirs for {partition} " in line.text for line in coming.log.lines(since=since)
-        )
+        too_early = len(refused_requests(partition, coming, since))
         cluster.journal.write("reassignment.impatient", partition=str(partition), too_early=too_early, said=said)
         if check_gave_up(said, too_early):
             return
     raise Inconclusive(f"{TRIES} times, {partition} existed when kafka-reassign-partitions requested its log dir")
-
-
-def execution_error(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
-    """The error of kafka-reassign-partitions --execute; None if it succeeds."""
-    try:
-        execute(cluster, placement, timeout_ms=timeout_ms)
-    except ToolFailed as error:
-        return str(error)
-    return None
 
 
 def check_gave_up(said: str | None, too_early: int) -> bool:

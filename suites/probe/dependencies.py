@@ -57,6 +57,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=VersionRange.parse(">=2.4"),
     ),
     Dependency(
+        id="admin-client",
+        kind="class",
+        what="org.apache.kafka.clients.admin.Admin and the results of its methods for log dirs",
+        words=("DescribeReplicaLogDirsResult$ReplicaLogDirInfo",),
+        needed_by=("kip-113/tools-asked",),
+        builds=VersionRange.parse(">=2.4"),
+    ),
+    Dependency(
         id="exit-hook",
         kind="class",
         what="Exit$Procedure, which keeps Kafka's tools from ending the JVM that they run in",

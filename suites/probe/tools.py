@@ -15,7 +15,7 @@ from harness.explain.segments import read_contents, read_sessions
 from harness.kafka import tool_answers
 from harness.kafka.main_classes import exit_hook
 from harness.kafka.tools import tool_output
-from harness.kafka.tools_jvm import tool_lines
+from harness.kafka.tools_jvm import public_methods, tool_lines
 from harness.kafka.versions import Tool
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
@@ -30,6 +30,12 @@ def _exit_hook(trial: Trial) -> str:
     if hook is None:
         raise Lacking("its jars have no class Exit$Procedure")
     return hook
+
+
+@tries("admin-client")
+def _admin_client(trial: Trial) -> str:
+    name = "org.apache.kafka.clients.admin.DescribeReplicaLogDirsResult$ReplicaLogDirInfo"
+    return f"{len(public_methods(trial.cluster.distribution, name))} methods"
 
 
 @tries("tool-topics-describe")
