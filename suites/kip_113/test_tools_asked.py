@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from faults.targets import other_dir
@@ -241,25 +242,27 @@ def check_requests(orders: Topic) -> None:
         execute(cluster, *plan)
         for broker in cluster.brokers:
             requests = [wanted[broker]] if broker in wanted else []
-            check_requested(broker, "ALTER_REPLICA_LOG_DIRS", *requests, since=since)
+            check_requested(broker, "ALTER_REPLICA_LOG_DIRS", orders.name, *requests, since=since)
         await_moved(orders[0], there[0])
         await_moved(orders[1], there[1])
         await_moved(orders[1], away)
         since = now()
         if unfinished := verify(cluster, *plan):
             raise PromiseBroken(f"all replicas are where they should be, and --verify says {unfinished}")
-        check_described(cluster, wanted, since)
+        check_described(orders, wanted, since)
 
 
-def check_described(cluster: Cluster, wanted: Mapping[Broker, LogDirsRequested], since: datetime) -> None:
+def check_described(orders: Topic, wanted: Mapping[Broker, LogDirsRequested], since: datetime) -> None:
     """``--verify`` requests the expected partitions and their log dirs from their brokers only."""
+    cluster = orders.cluster
     by_log_dir = {broker: [partitions] for broker, partitions in wanted.items()}
     by_partition: dict[Broker, list[LogDirsRequested]] = {
         broker: [dict.fromkeys(partitions)] for broker, partitions in wanted.items()
     }
 
     def seen() -> dict[Broker, list[LogDirsRequested]]:
-        all_requests = {broker: requested(broker, "DESCRIBE_LOG_DIRS", since) for broker in cluster.brokers}
+        ask = partial(requested, api="DESCRIBE_LOG_DIRS", topic=orders.name, since=since)
+        all_requests = {broker: ask(broker) for broker in cluster.brokers}
         return {broker: requests for broker, requests in all_requests.items() if requests}
 
     requests = await_until(

@@ -49,10 +49,11 @@ LogDirsRequested = dict[tuple[str, int], str | None]
 """The partitions that a request names, each with the log dir that it names; None where it names none."""
 
 
-def requested(broker: Broker, api: str, since: datetime) -> list[LogDirsRequested]:
+def requested(broker: Broker, api: str, topic: str, since: datetime) -> list[LogDirsRequested]:
     """The tool's requests of this kind to the broker, which logs them (:func:`requests_logged`).
 
     :param api: ALTER_REPLICA_LOG_DIRS or DESCRIBE_LOG_DIRS
+    :param topic: leave out requests that do not name it, since the tool may run twice at a time
     """
     found: list[LogDirsRequested] = []
     for line in broker.log.lines(since=since):
@@ -63,21 +64,21 @@ def requested(broker: Broker, api: str, since: datetime) -> list[LogDirsRequeste
         if (header["clientId"], header["requestApiKeyName"]) != (TOOLS_CLIENT_ID, api):
             continue
         of_dirs = [(each["path"], each["topics"]) for each in request.get("dirs", ())]
-        found.append(
-            {
-                (topic["name"] if path else topic["topic"], partition): path
-                for path, topics in of_dirs or [(None, request["topics"])]
-                for topic in topics
-                for partition in topic["partitions"]
-            }
-        )
+        names = {
+            (each["name"] if path else each["topic"], partition): path
+            for path, topics in of_dirs or [(None, request["topics"])]
+            for each in topics
+            for partition in each["partitions"]
+        }
+        if topic in {name for name, _ in names}:
+            found.append(names)
     return found
 
 
-def check_requested(broker: Broker, api: str, *wanted: LogDirsRequested, since: datetime) -> None:
-    """The tool has sent the broker these requests of this kind, and no others."""
+def check_requested(broker: Broker, api: str, topic: str, *wanted: LogDirsRequested, since: datetime) -> None:
+    """The tool has sent the broker these requests of this kind, and no others that name the topic."""
     await_until(
-        lambda: requested(broker, api, since),
+        lambda: requested(broker, api, topic, since),
         lambda seen: seen == [*wanted],
         timeout_s=timeouts.REQUEST_S,
         what=f"{broker} to log these requests {api} of kafka-reassign-partitions: {wanted or 'none'}",
