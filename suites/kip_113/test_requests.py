@@ -73,7 +73,7 @@ Lags = dict[tuple[int, str, bool], int]
 def test_requests(cluster: Cluster) -> None:
     """A request for several moves is answered for each one; lags are right, and a swap is atomic to who looks."""
     check_each_answered(cluster)
-    held = cluster.create_topic("held", replicas=2, configs=THROTTLED)[0]
+    held = cluster.create_topic("held", replicas=2)[0]
     write_untracked_records(cluster.topics["held"], RECORDS, size=1000)
     check_lags_shown(held)
     check_throttle_named(held)
@@ -134,6 +134,7 @@ def check_lags_shown(held: Partition) -> None:
     there = other_dir(held.log_dir_on(mover))
     with moves_held(mover):
         begin_move(held, there)
+        cluster.topics[held.topic].configure(THROTTLED)  # first: a broker applies its changes in order
         for broker in cluster.brokers:
             broker.configure(dict.fromkeys(RATES, "1"))
         cluster.reassign(held, [held.leader(), mover, coming])
