@@ -21,6 +21,7 @@ from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import PromiseBroken
 from harness.kafka import tool_answers
+from harness.kafka.java_client import cordoned_flags
 from harness.kafka.mbeans import BrokerMetrics
 from harness.kafka.metadata import ClusterState, LogDirState
 from harness.kafka.tool_answers import DescribedPartition, Directories, Key
@@ -383,6 +384,20 @@ def compare_configs(state: ExpectedState, seen: Mapping[int, Mapping[str, str]])
         named = everything if value == "*" else {each.strip() for each in (value or "").split(",")} - {""}
         if value is None or named != should:
             yield f"kafka-configs shows cordoned.log.dirs={value} of {broker} instead of {sorted(should)}"
+
+
+def java_client(state: ExpectedState) -> Iterator[str]:
+    """Kafka's Java client: ``LogDirDescription.isCordoned()`` of the live brokers' log dirs (KIP-1066)."""
+    ids = [broker.id for broker in state.live_brokers()]
+    yield from compare_java_client(state, cordoned_flags(state.cluster.distribution, state.bootstrap(), ids))
+
+
+def compare_java_client(state: ExpectedState, seen: Mapping[int, Mapping[str, bool]]) -> Iterator[str]:
+    """Each log dir of a live broker is cordoned or not, as it should be."""
+    for broker in state.live_brokers():
+        should = {str(log_dir.path): log_dir in state.cordoned for log_dir in broker.log_dirs}
+        if seen.get(broker.id, {}) != should:
+            yield f"the Java client has isCordoned {_names(seen.get(broker.id, {}))} instead of {_names(should)}"
 
 
 def znodes(state: ExpectedState) -> Iterator[str]:

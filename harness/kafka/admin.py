@@ -300,12 +300,13 @@ class Admin:
         """
         self._set_configs(_BROKER, "" if broker is None else str(broker), configs)
 
-    def set_logger_level(self, broker: int, logger: str, level: str | None) -> None:
-        """Set the level of one of a broker's loggers (KIP-412), or give it that of the root logger (None).
+    def set_log_levels(self, node: int, levels: Mapping[str, str | None]) -> None:
+        """Set the levels of loggers (KIP-412), or those of their parents (None). Ask the broker or controller itself.
 
-        Ask the broker itself.
+        :param node: its id
+        :param levels: by the names of the loggers
         """
-        self._set_configs(_LOGGERS, str(broker), {logger: level})
+        self._set_configs(_LOGGERS, str(node), levels)
 
     def dynamic_configs(self, broker: int) -> DynamicConfigs:
         """A broker's dynamic configs. Ask the broker itself."""

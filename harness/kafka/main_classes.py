@@ -37,6 +37,7 @@ _CLASSES: Mapping[Tool, str] = {
     Tool.VERIFIABLE_PRODUCER: "VerifiableProducer",
     Tool.VERIFIABLE_CONSUMER: "VerifiableConsumer",
     Tool.PRODUCER_PERF: "ProducerPerformance",
+    Tool.CONFIG_DOCS: "KafkaConfig",
 }
 _RUN_CLASS = re.compile(r"kafka-run-class\.sh\s+(?:(?:-\S+|\$\w+)\s+)*([A-Za-z][\w.]*\.\w+)")
 _TO_LOOK_IN = re.compile(r"(kafka|zookeeper)[^/]*\.jar$")

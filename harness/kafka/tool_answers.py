@@ -128,6 +128,30 @@ def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
     return found
 
 
+def describe_dynamic_configs(distribution: Distribution, bootstrap: str, broker: int) -> list[str]:
+    """Run ``kafka-configs --describe`` for one broker; the lines that it prints, without spaces at their ends."""
+    target = ("--entity-type", "brokers", "--entity-name", str(broker))
+    lines = tool_lines(distribution, Tool.CONFIGS, "--bootstrap-server", bootstrap, "--describe", *target)
+    return [line.strip() for line in lines]
+
+
+def document_configs(distribution: Distribution) -> dict[str, dict[str, str]]:
+    """The documentation of broker configs that the build generates: by name, such as its "Type" and "Importance"."""
+    return read_config_docs(tool_lines(distribution, Tool.CONFIG_DOCS))
+
+
+def read_config_docs(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The rows such as ``<tr><th>Type:</th><td>list</td></tr>`` below ``<h4><a id="log.dirs">``, by config."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if title := re.match(r'<h4><a id="([^"]+)">', line):
+            found[title[1]] = {}
+        elif found and (row := re.match(r"<tr><th>([^<]+):</th><td>(.*)</td></tr>", line)):
+            [*_, rows] = found.values()
+            rows[row[1]] = row[2]
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Directories:
     """What KRaft's metadata log has about brokers and their log dirs, which have a ``directory.id`` (KIP-858).
@@ -138,6 +162,8 @@ class Directories:
     :ivar registered_as_cordoned: the cordoned log dirs in the record of each broker's registration, before any
         heartbeat; None if the record has no such field
     :ivar assigned: for each partition, the log dir of its replica on each broker
+    :ivar hinted: for each partition, the log dirs in its first record, where the controller has placed it
+    :ivar versions: the versions of the records of registrations, and of changes of cordons, by their type
     """
 
     racks: Mapping[int, str | None]
@@ -145,6 +171,12 @@ class Directories:
     cordoned: Mapping[int, frozenset[str]]
     registered_as_cordoned: Mapping[int, frozenset[str] | None]
     assigned: Mapping[Key, Mapping[int, str]]
+    hinted: Mapping[Key, Mapping[int, str]]
+    versions: Mapping[str, frozenset[int]]
+
+
+UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""The directory of a replica for which no log dir is chosen (``DirectoryId.UNASSIGNED``)."""
 
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
@@ -171,6 +203,8 @@ def read_directories(lines: Iterable[str]) -> Directories:
     registered: dict[int, frozenset[str] | None] = {}
     replicas: dict[tuple[str, int], list[int]] = {}
     dirs: dict[tuple[str, int], list[str]] = {}
+    hinted: dict[tuple[str, int], dict[int, str]] = {}
+    versions: dict[str, frozenset[int]] = {}
     for line in lines:
         _, found, payload = line.partition(" payload: ")
         if not found:
@@ -185,6 +219,8 @@ def read_directories(lines: Iterable[str]) -> Directories:
             broker, shut = data["brokerId"], data.get("cordonedLogDirs")
             if data.get("logDirs") is not None:
                 online[broker] = frozenset(data["logDirs"])
+            if kind == "REGISTER_BROKER_RECORD" or shut is not None:
+                versions[kind] = versions.get(kind, frozenset()) | {record["version"]}
             if kind == "REGISTER_BROKER_RECORD":
                 racks[broker] = data["rack"]
                 registered[broker] = None if shut is None else frozenset(shut)
@@ -195,11 +231,18 @@ def read_directories(lines: Iterable[str]) -> Directories:
             key = (data["topicId"], data["partitionId"])
             replicas[key] = data.get("replicas") or replicas[key]
             dirs[key] = data.get("directories") or dirs[key]
+            hinted.setdefault(key, dict(zip(replicas[key], dirs[key], strict=True)))
     assigned = {
         (names[topic], partition): dict(zip(brokers, dirs[topic, partition], strict=True))
         for (topic, partition), brokers in replicas.items()
         if topic in names
     }
     return Directories(
-        racks=racks, online=online, cordoned=cordoned, registered_as_cordoned=registered, assigned=assigned
+        racks=racks,
+        online=online,
+        cordoned=cordoned,
+        registered_as_cordoned=registered,
+        assigned=assigned,
+        hinted={(names[topic], index): dirs for (topic, index), dirs in hinted.items() if topic in names},
+        versions=versions,
     )

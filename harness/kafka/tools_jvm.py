@@ -64,7 +64,19 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
     if hook is None:
         with tool_output(distribution, tool, *arguments, timeout_s=timeouts.TOOL_S) as lines:
             return [*lines]
-    return _shared(distribution, hook).run(tool, *arguments)
+    return _jvm(distribution, hook).run(tool, *arguments)
+
+
+def ask_java(distribution: Distribution, ask: Callable[[JVMView], R]) -> R:
+    """Call Java classes of a build in the JVM of its tools; returns what ``ask`` returns, which must be no Java object.
+
+    :raises BuildLacks: the build's tools run in a JVM of their own
+    :raises HarnessError: ``ask`` fails, or takes longer than :data:`harness.timeouts.QUESTION_S`
+    """
+    hook = exit_hook(distribution.class_path)
+    if hook is None:
+        raise BuildLacks("its jars have no class Exit$Procedure, so its tools share no JVM")
+    return _jvm(distribution, hook).ask(ask)
 
 
 def public_methods(distribution: Distribution, class_name: str) -> frozenset[str]:
@@ -72,14 +84,20 @@ def public_methods(distribution: Distribution, class_name: str) -> frozenset[str
 
     :raises BuildLacks: the build has no such class, or its tools do not run in a shared JVM
     """
-    hook = exit_hook(distribution.class_path)
-    if hook is None:
-        raise BuildLacks(f"has no Exit$Procedure, so jbod does not ask for the methods of {class_name}")
-    return _shared(distribution, hook).methods(class_name)
+
+    def ask(jvm: JVMView) -> frozenset[str]:
+        # An exception of Java would make pyspark's handler look for its text in Spark's JVM.
+        if jvm.ClassLoader.getSystemClassLoader().getResource(f"{class_name.replace('.', '/')}.class") is None:
+            return frozenset()
+        return frozenset(method.toGenericString() for method in jvm.Class.forName(class_name).getMethods())
+
+    if methods := ask_java(distribution, ask):
+        return methods
+    raise BuildLacks(f"has no class {class_name}")
 
 
-def _shared(distribution: Distribution, hook: str) -> _ToolsJvm:
-    """The build's shared JVM; it is started if there is none."""
+def _jvm(distribution: Distribution, hook: str) -> _ToolsJvm:
+    """The JVM for the tools of a build; it is started if it does not run."""
     with _changing:
         jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution, hook)
         _standing[distribution.class_path] = jvm
@@ -172,26 +190,20 @@ class _ToolsJvm:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         return printed
 
-    def methods(self, class_name: str) -> frozenset[str]:
-        """See :func:`public_methods`."""
+    def ask(self, ask: Callable[[JVMView], R]) -> R:
+        """What a function of the JVM's classes returns; see :func:`ask_java`."""
+
+        def asked() -> R:
+            try:
+                return ask(self._gateway.jvm)
+            except Exception as error:  # py4j asks the JVM for the text of a Java error, so in this thread
+                raise HarnessError(f"the JVM of Kafka's tools did not answer: {error!r} {error}") from None
+
         try:
-            found = self._within(timeouts.QUESTION_S, self._methods, class_name)
-        except TimeoutError as error:
+            return self._within(timeouts.QUESTION_S, asked)
+        except TimeoutError:
             self._give_up()
-            raise HarnessError(f"the JVM for Kafka's tools does not list the methods of {class_name}") from error
-        if found is None:
-            raise BuildLacks(f"has no class {class_name}")
-        return found
-
-    def _methods(self, class_name: str) -> frozenset[str] | None:
-        """The public methods; None if there is no such class.
-
-        ``getResource`` shows that without an exception, for which pyspark's handler would look in Spark's JVM.
-        """
-        jvm = self._gateway.jvm
-        if jvm.ClassLoader.getSystemClassLoader().getResource(f"{class_name.replace('.', '/')}.class") is None:
-            return None
-        return frozenset(method.toGenericString() for method in jvm.Class.forName(class_name).getMethods())
+            raise HarnessError(f"the JVM of Kafka's tools did not answer within {timeouts.QUESTION_S:.0f} s") from None
 
     def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
         """A tool's exit code, the lines that it printed, and its standard error."""

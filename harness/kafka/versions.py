@@ -43,6 +43,7 @@ class Tool(StrEnum):
     VERIFIABLE_PRODUCER = "verifiable-producer"
     VERIFIABLE_CONSUMER = "verifiable-consumer"
     PRODUCER_PERF = "producer-perf"
+    CONFIG_DOCS = "config-docs"  # has no script; prints the documentation of broker configs
 
 
 _NUMBERS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.]([0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*))?", re.ASCII)

@@ -65,6 +65,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=VersionRange.parse(">=2.4"),
     ),
     Dependency(
+        id="java-client",
+        kind="class",
+        what="Kafka's Java client has Admin.describeLogDirs and LogDirDescription.isCordoned",
+        needed_by=("kip-1066/what-users-see",),
+        modes=KRAFT,
+        builds=CORDONS,
+    ),
+    Dependency(
         id="exit-hook",
         kind="class",
         what="Exit$Procedure, which keeps Kafka's tools from ending the JVM that they run in",
@@ -96,6 +104,18 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         what="kafka-configs --describe --all --entity-type brokers",
         needed_by=("kip-1066/by-tool", "kip-1066/entries", "kip-1066/static", "kip-1066/what-users-see"),
         builds=VersionRange.parse(">=2.5"),
+    ),
+    tool(
+        id="tool-configs-describe-one",
+        what="kafka-configs --describe for one broker: its dynamic configs with their synonyms",
+        needed_by=("kip-1066/by-tool",),
+        builds=CORDONS,
+    ),
+    tool(
+        id="tool-config-docs",
+        what="kafka-config-docs (the class KafkaConfig) prints the type and importance of each broker config",
+        needed_by=("kip-1066/what-users-see",),
+        builds=CORDONS,
     ),
     tool(
         id="tool-configs-alter",

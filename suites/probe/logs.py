@@ -14,6 +14,7 @@ from harness.cluster.quorum.kraft import node_id
 from harness.cluster.quorum.zookeeper import ControllerZnode, ZooKeeperQuorum
 from harness.cluster.session_loss import FENCED
 from harness.journal import now
+from harness.kafka.request_log import requests_logged
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.held_moves import METADATA_APPLIED, swap_pattern
@@ -84,6 +85,16 @@ def _cordons(trial: Trial) -> str:
     if cordoned is None:
         raise Lacking(f"{trial.controller.spec.name} logs no cordoned log dirs when it registers broker 1")
     return f"{len(cordoned)} cordoned log dirs in the newest line"
+
+
+@tries("log-requests")
+def _requests(trial: Trial) -> str:
+    with requests_logged(trial.admin, 1, trial.broker.log) as requests:
+        trial.admin.describe_log_dirs()
+        [asked, *_] = await_until(
+            lambda: requests.of("DESCRIBE_LOG_DIRS"), timeout_s=SOON_S, what="the broker to log DescribeLogDirs"
+        )
+    return f"{asked.name} v{asked.version}"
 
 
 @tries("log-resigned")

@@ -175,9 +175,17 @@ TEXTS: tuple[Dependency, ...] = (
         builds=CORDONS,
     ),
     log_line(
+        id="log-requests",
+        what="a broker or controller logs each request with its version and fields, if kafka.request.logger is DEBUG",
+        words=("Completed request:",),
+        needed_by=("kip-1066/registration", "kip-1066/what-users-see"),
+        modes=KRAFT,
+        builds=CORDONS,
+    ),
+    log_line(
         id="log-rare",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
-        "cannot be reported, a replica in two log dirs, unformatted log dirs, moves and appends that hit an error, "
+        "cannot be reported, a replica in two log dirs, unformatted log dirs, refused reassignments, moves and appends that hit an error, "
         "and a broker that halts since its protocol has no offline replicas",
         words=(
             "Starting to load snapshot",

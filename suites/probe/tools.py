@@ -13,6 +13,7 @@ from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS
 from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.kafka import tool_answers
+from harness.kafka.java_client import cordoned_flags
 from harness.kafka.main_classes import exit_hook
 from harness.kafka.tools import tool_output
 from harness.kafka.tools_jvm import public_methods, tool_lines
@@ -81,6 +82,36 @@ def _configs(trial: Trial) -> str:
     if shown != wanted:
         raise Lacking(f"kafka-configs shows log.dirs={shown} instead of {wanted}")
     return f"{len(seen)} settings"
+
+
+@tries("tool-configs-describe-one")
+def _configs_of_one(trial: Trial) -> str:
+    """Describe a config that has no effect."""
+    trial.admin.set_broker_configs(1, {"jbod.described": "probe"})
+    lines = await_until(
+        lambda: tool_answers.describe_dynamic_configs(trial.cluster.distribution, trial.broker.bootstrap, 1),
+        lambda lines: any(line.startswith("jbod.described=") and "synonyms={" in line for line in lines),
+        timeout_s=SOON_S,
+        what="kafka-configs to show a dynamic config with its synonyms",
+    )
+    trial.admin.set_broker_configs(1, {"jbod.described": None})
+    return lines[0]
+
+
+@tries("tool-config-docs")
+def _config_docs(trial: Trial) -> str:
+    docs = tool_answers.document_configs(trial.cluster.distribution)
+    if not {"Type", "Importance", "Default", "Update Mode"} <= docs.get(CORDONED, {}).keys():
+        raise Lacking(f"it prints {len(docs)} configs, and of {CORDONED} {docs.get(CORDONED)}")
+    return f"{len(docs)} configs"
+
+
+@tries("java-client")
+def _java_client(trial: Trial) -> str:
+    flags = cordoned_flags(trial.cluster.distribution, trial.broker.bootstrap, [1])[1]
+    if flags.keys() != {str(log_dir.path) for log_dir in trial.broker.log_dirs}:
+        raise Lacking(f"it shows {len(flags)} log dirs of broker 1, which has {len(trial.broker.log_dirs)}")
+    return f"{len(flags)} log dirs"
 
 
 def _described(trial: Trial) -> dict[str, str]:

@@ -390,6 +390,14 @@ def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_ke
     assert of_broker_3(cordoned()) == ["the metadata log has ['a'] of broker 3 cordoned instead of []"]
 
 
+def test_the_java_client_has_the_cordons_of_every_log_dir() -> None:
+    seen = {id: {f"/data/broker-{id}-log-dir-{n}": (id, n) == (3, 1) for n in (1, 2)} for id in BROKERS}
+    assert list(observations.compare_java_client(cordoned((3, 1)), seen)) == []
+    [wrong] = observations.compare_java_client(cordoned(), seen)
+    assert wrong.startswith("the Java client has isCordoned {'broker-3-log-dir-1': 1,")
+    assert len(list(observations.compare_java_client(cordoned((3, 1)), {}))) == 3
+
+
 def test_kafka_configs_shows_cordons_by_name_and_by_star() -> None:
     seen = read_broker_configs(CONFIGS.splitlines())
     assert seen[3]["ssl.protocol"] == "TLSv1.3"

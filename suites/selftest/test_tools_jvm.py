@@ -24,7 +24,7 @@ from harness.kafka import tools_jvm
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import Distribution
 from harness.kafka.tools import tool_output
-from harness.kafka.tools_jvm import end_tools, tool_lines
+from harness.kafka.tools_jvm import ask_java, end_tools, tool_lines
 from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
 
@@ -63,6 +63,15 @@ def await_end(pid: int) -> None:
         return False
 
     await_until(runs, lambda still: not still, timeout_s=10, what=f"process {pid} to end")
+
+
+def test_java_answers_or_fails_with_its_reason(build: Distribution) -> None:
+    install_exception_handler()
+    assert ask_java(build, lambda jvm: str(jvm.java.lang.Integer.toHexString(255))) == "ff"
+    for wrong in (lambda jvm: jvm.java.lang.Integer.parseInt("x"), lambda jvm: jvm.java.util.Properties().nothing()):
+        with pytest.raises(HarnessError, match="did not answer"):
+            ask_java(build, wrong)
+    assert ask_java(build, lambda jvm: int(jvm.java.lang.Integer.parseInt("7"))) == 7
 
 
 @pytest.mark.cluster

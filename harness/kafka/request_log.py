@@ -1,0 +1,80 @@
+"""The requests that a broker or controller answers, with their versions and fields, from its request log.
+
+A node writes the request log where the level of :data:`LOGGER` is DEBUG. The level is set at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from harness.journal import now
+from harness.kafka.admin import Admin
+from harness.kafka.broker_log import BrokerLog
+
+LOGGER = "kafka.request.logger"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A request and its response, with the fields that their version has.
+
+    :ivar name: of the request, such as BROKER_HEARTBEAT
+    """
+
+    name: str
+    version: int
+    request: Mapping[str, object]
+    response: Mapping[str, object]
+
+
+class _Header(msgspec.Struct, rename="camel"):
+    request_api_version: int
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """The fields of a line that are read."""
+
+    request_header: _Header
+    request: dict[str, object]
+    response: dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLog:
+    """The request log of a node from one time on."""
+
+    log: BrokerLog
+    since: datetime
+
+    def of(self, name: str) -> list[Exchange]:
+        """The requests of this name so far, oldest first."""
+        return [*self._named(name)]
+
+    def _named(self, name: str) -> Iterator[Exchange]:
+        for line in self.log.lines(since=self.since):
+            if "Completed request:" in line.text and f'"requestApiKeyName":"{name}"' in line.text:
+                text = line.text.rstrip().removeprefix("Completed request:").removesuffix(f" ({LOGGER})")
+                read = msgspec.json.decode(text, type=_Line)
+                version = read.request_header.request_api_version
+                yield Exchange(name=name, version=version, request=read.request, response=read.response)
+
+
+@contextmanager
+def requests_logged(admin: Admin, node: int, log: BrokerLog) -> Iterator[RequestLog]:
+    """Inside the block, a node logs its requests.
+
+    :param admin: of the node
+    :param node: its id
+    :param log: of the node
+    """
+    since = now()
+    admin.set_log_levels(node, {LOGGER: "DEBUG"})
+    try:
+        yield RequestLog(log=log, since=since)
+    finally:
+        admin.set_log_levels(node, {LOGGER: None})
