@@ -605,3 +605,47 @@ STATIC_HALF_IN_FORCE = Deviation(
     issue="none found",
     builds=VersionRange.parse(">=4.3.0"),
 )
+
+REQUEST_OUTLASTS_CORDON = Deviation(
+    kip=1066,
+    promised="only a log directory not currently cordoned will be selected for a new replica",
+    actual="the log dir that was requested before the replica existed (KIP-113) is selected, though it is cordoned",
+    issue="none found; LogManager.getOrCreateLog does not compare preferredLogDirs with the cordoned log dirs",
+    builds=VersionRange.parse(">=4.3.0"),
+)
+
+PLACED_WITHOUT_HINT = Deviation(
+    kip=1066,
+    promised="defaultDir(), the log dir in a new replica's first record, is the Uuid of one that is not cordoned",
+    actual="it is none (DirectoryId.UNASSIGNED) if the broker has more than one log dir",
+    issue="none found; ClusterControlManager.defaultDir does not know cordons",
+    builds=VersionRange.parse(">=4.3.0"),
+    pollutes=False,
+)
+
+HEARTBEAT_RENUMBERED = Deviation(
+    kip=1066,
+    promised="the request that adds CordonedLogDirs is BrokerHeartbeatRequest v1, and its response is v1",
+    actual="both are v2: v1 of the request has the OfflineLogDirs of KIP-858",
+    issue="none: KIP-858 came first",
+    builds=VersionRange.parse(">=4.3.0"),
+    pollutes=False,
+)
+
+DEFAULT_AMONG_SYNONYMS = Deviation(
+    kip=1066,
+    promised="kafka-configs --describe shows one synonym of cordoned.log.dirs, its dynamic value",
+    actual="it also shows the default value, as of every setting: DEFAULT_CONFIG:cordoned.log.dirs=",
+    issue="none: kafka-configs did so before the KIP",
+    builds=VersionRange.parse(">=4.3.0"),
+    pollutes=False,
+)
+
+DOCUMENTED_OTHERWISE = Deviation(
+    kip=1066,
+    promised="cordoned.log.dirs has the type string and the importance low",
+    actual="it has the type list and the importance medium",
+    issue="since KAFKA-19774",
+    builds=VersionRange.parse(">=4.3.0"),
+    pollutes=False,
+)

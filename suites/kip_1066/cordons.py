@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from harness import timeouts
@@ -17,12 +18,13 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.nodes.node import Node
-from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.kraft import KRaftQuorum, node_id
 from harness.errors import PromiseBroken
 from harness.events import NodeStarted
 from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
+from harness.kafka.request_log import RequestLog, requests_logged
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.scenario import NO_FAULT, scenario
@@ -44,6 +46,12 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
 def controllers_admin(cluster: Cluster) -> Admin:
     """An admin client of the active controller (KIP-919); other controllers refuse changes."""
     return quorum_of(cluster).controller_admin(cluster.active_controller())
+
+
+def controller_requests_logged(cluster: Cluster) -> AbstractContextManager[RequestLog]:
+    """Inside the block, the active controller logs its requests."""
+    controller = cluster.active_controller()
+    return requests_logged(controllers_admin(cluster), node_id(controller), controller.log)
 
 
 def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:

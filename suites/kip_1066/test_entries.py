@@ -16,6 +16,8 @@ from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.request_log import requests_logged
+from harness.kafka.tool_answers import describe_dynamic_configs, document_configs
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import CORDON_METADATA_VERSION, Tool
 from harness.runner.deviation import Deviation
@@ -23,6 +25,9 @@ from harness.waiting import await_until
 from suites.checks import check_ends, check_promised_or_known, check_refused
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
+    DEFAULT_AMONG_SYNONYMS,
+    DOCUMENTED_OTHERWISE,
+    HEARTBEAT_RENUMBERED,
     REGISTERED_WITHOUT_CORDONS,
     RELATIVE_UNCORDONED,
     SLASHED_UNCORDONED,
@@ -32,6 +37,7 @@ from suites.kip_1066.cordons import (
     CORDONED,
     await_in_force,
     await_known_to_controller,
+    controller_requests_logged,
     controllers_admin,
     cordon,
     cordon_scenario,
@@ -39,7 +45,15 @@ from suites.kip_1066.cordons import (
 from suites.kip_1066.creation import created_despite_cordons, wide_topics_requested
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import NONE
-from suites.observations import check_cordons_printed, configs_tool, directories, metadata_log
+from suites.kip_1066.versions import (
+    RECORDS_BEFORE,
+    RECORDS_WITH_CORDONS,
+    check_describe_requests,
+    check_heartbeat_requests,
+    check_record_versions,
+    check_registration_request,
+)
+from suites.observations import check_cordons_printed, configs_tool, directories, java_client, metadata_log
 from suites.state_check import StateCheck
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
@@ -66,7 +80,10 @@ def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
 
 @cordon_scenario("kip-1066/entries", plan="cordoned.log.dirs, its entries, static and dynamic", judged=False, brokers=2)
 def test_entries(cluster: Cluster) -> None:
-    """``cordoned.log.dirs`` may name one log dir, several, all or none; an entry that is not a log dir is refused."""
+    """``cordoned.log.dirs`` may name one log dir, several, all or none; an entry that is not a log dir is refused.
+
+    At the end the broker has ``log.dir`` in place of ``log.dirs``, and the same holds.
+    """
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, topic)
     broker, other = cluster.brokers
@@ -85,7 +102,12 @@ def test_entries(cluster: Cluster) -> None:
         state.check()
     check_other_targets(state, broker, second, other)
     check_not_started_with(state, broker, f"{first.path}/", MISSING)
+    broker.node.configure({"log.dirs": None, "log.dir": f"{first.path},{second.path}"})
     check_not_started_with(state, broker, f"*,{first.path}", ALONE)
+    check_refused(
+        partial(broker.admin.set_broker_configs, broker.id, {CORDONED: "/nowhere"}), "INVALID_REQUEST", MISSING
+    )
+    cordon(state, broker, second)
 
 
 def check_named_twice(state: StateCheck, broker: Broker, cordoned: LogDir) -> None:
@@ -146,7 +168,7 @@ def check_not_started_with(state: StateCheck, broker: Broker, entry: str, saying
     "kip-1066/what-users-see",
     plan="kafka-configs, DescribeLogDirs v5, kafka-log-dirs, the metadata records",
     judged=False,
-    deviations=(CORDONS_NOT_PRINTED,),
+    deviations=(CORDONS_NOT_PRINTED, DOCUMENTED_OTHERWISE),
     brokers=2,
 )
 def test_what_users_see(cluster: Cluster) -> None:
@@ -154,17 +176,35 @@ def test_what_users_see(cluster: Cluster) -> None:
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, topic)
     first, second = cluster.brokers
-    everything = (metadata_log, configs_tool)
+    everything = (metadata_log, configs_tool, java_client)
     cordon(state, first, first.log_dirs[1])
     cordon(state, second, *second.log_dirs, value="*")
-    state.check(also=everything)
+    with requests_logged(first.admin, first.id, first.log) as requests:
+        state.check(also=everything)
+        check_describe_requests(requests)
+    check_record_versions(directories(cluster), RECORDS_WITH_CORDONS)
     check_cordons_printed(cluster)
+    check_documented(cluster)
     cordon(state, second)
     state.check(also=everything)
 
 
+def check_documented(cluster: Cluster) -> None:
+    """The documentation that the build generates has the KIP's type, importance, default and update mode."""
+    rows = document_configs(cluster.distribution)[CORDONED]
+    if (seen := (rows["Default"], rows["Update Mode"])) != ('""', "per-broker"):
+        raise PromiseBroken(f"{CORDONED} is documented with this default and update mode: {seen}")
+    kind = (rows["Type"], rows["Importance"])
+    check_promised_or_known(DOCUMENTED_OTHERWISE, cluster, kind, promised=("string", "low"), known=("list", "medium"))
+
+
 @cordon_scenario(
-    "kip-1066/by-tool", plan="updated at runtime via … the kafka-configs.sh tool", judged=False, brokers=2, mbeans=False
+    "kip-1066/by-tool",
+    plan="updated at runtime via … the kafka-configs.sh tool",
+    judged=False,
+    deviations=(DEFAULT_AMONG_SYNONYMS,),
+    brokers=2,
+    mbeans=False,
 )
 def test_by_tool(cluster: Cluster) -> None:
     """kafka-configs cordons one log dir of a broker, then both, and uncordons them."""
@@ -180,13 +220,31 @@ def test_by_tool(cluster: Cluster) -> None:
         with tool_output(cluster.distribution, Tool.CONFIGS, *target, "--alter", *alter, timeout_s=timeouts.TOOL_S):
             await_in_force(state, broker, *log_dirs)
         state.check(also=[configs_tool])
+        if log_dirs:
+            check_described(cluster, broker, ",".join(str(each.path) for each in log_dirs))
+
+
+def check_described(cluster: Cluster, broker: Broker, value: str) -> None:
+    """``kafka-configs --describe`` prints the dynamic config as the KIP shows it."""
+    title, *lines = describe_dynamic_configs(cluster.distribution, cluster.bootstrap, broker.id)
+    if title != f"Dynamic configs for broker {broker.id} are:":
+        raise PromiseBroken(f"kafka-configs --describe begins with: {title}")
+    seen = next((line for line in lines if line.startswith(CORDONED)), f"no {CORDONED}")
+    shown, default = f"{CORDONED}={value}", f"DEFAULT_CONFIG:{CORDONED}="
+    check_promised_or_known(
+        DEFAULT_AMONG_SYNONYMS,
+        cluster,
+        seen,
+        promised=f"{shown} sensitive=false synonyms={{DYNAMIC_BROKER_CONFIG:{shown}}}",
+        known=f"{shown} sensitive=false synonyms={{DYNAMIC_BROKER_CONFIG:{shown}, {default}}}",
+    )
 
 
 @cordon_scenario(
     "kip-1066/registration",
     plan="the broker will include the Uuids of cordoned log directories when it registers",
     judged=False,
-    deviations=(REGISTERED_WITHOUT_CORDONS,),
+    deviations=(REGISTERED_WITHOUT_CORDONS, HEARTBEAT_RENUMBERED),
     brokers=2,
     mbeans=False,
 )
@@ -202,9 +260,12 @@ def test_registration(cluster: Cluster) -> None:
         await_until(
             lambda: any(topic.at > down for topic in topics[:-1]), timeout_s=timeouts.REQUEST_S, what="topic requests"
         )
-        broker.start()
-        await_known_to_controller(cluster, broker, *broker.log_dirs)
-        known = now()
+        with controller_requests_logged(cluster) as requests:
+            broker.start()
+            await_known_to_controller(cluster, broker, *broker.log_dirs)
+            known = now()
+            check_registration_request(cluster, requests, broker)
+            check_heartbeat_requests(cluster, requests, broker)
         await_until(
             lambda: [topic for topic in topics if topic.at > known][ENOUGH:],
             timeout_s=timeouts.PROGRESS_S,
@@ -404,6 +465,7 @@ def test_metadata_version(cluster: Cluster) -> None:
             rf"requires metadata\.version >= {CORDON_METADATA_VERSION}",
         )
     state.check(also=[metadata_log])
+    check_record_versions(directories(cluster), RECORDS_BEFORE)
     arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--release-version", CORDON_METADATA_VERSION)
     with tool_output(cluster.distribution, Tool.FEATURES, *arguments, timeout_s=timeouts.TOOL_S):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from faults.base import injected
@@ -15,15 +16,17 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.nodes.node import Node
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.connection import NoAnswer
-from harness.kafka.tool_answers import dump_snapshot
+from harness.kafka.tool_answers import UNASSIGNED, dump_snapshot
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery
+from suites.checks import check_delivery, check_promised_or_known, check_refused
+from suites.deviations import PLACED_WITHOUT_HINT, REQUEST_OUTLASTS_CORDON
 from suites.kip_1066.cordons import (
     CORDONED,
     await_in_force,
@@ -36,7 +39,7 @@ from suites.kip_1066.cordons import (
 )
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import TOO_FEW
-from suites.observations import metadata_log
+from suites.observations import directories, metadata_log
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
@@ -73,6 +76,43 @@ def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[Lo
         seen = sum(topic == name for topic, _ in state.replicas_in(log_dir))
         if seen != count:
             raise PromiseBroken(f"{seen} new replicas are on {log_dir} instead of {count}")
+
+
+REQUESTED = 4
+"""So many new replicas. Without a request, a broker would spread them over its two log dirs."""
+
+
+@cordon_scenario(
+    "kip-1066/requested-before",
+    plan="Even if a broker does not pick the directory hinted by the controller, only a log directory not cordoned",
+    judged=False,
+    deviations=(REQUEST_OUTLASTS_CORDON, PLACED_WITHOUT_HINT),
+    brokers=2,
+    mbeans=False,
+)
+def test_requested_before(cluster: Cluster) -> None:
+    """A log dir is requested for replicas, and cordoned before they exist: they are created in the other log dir.
+
+    The controller's hint is the other log dir, too. Without a cordon, the broker creates them as requested.
+    """
+    state = StateCheck(cluster, cluster.create_topic("orders", partitions=4, replicas=2))
+    broker = cluster.brokers[1]
+    requested, other = broker.log_dirs
+    for partition in (Partition(cluster, name, index) for name in ("before", "after") for index in range(REQUESTED)):
+        check_refused(partial(partition.move_to, requested), "UNKNOWN_TOPIC_OR_PARTITION", "")
+    before = cluster.create_topic("before", partitions=REQUESTED, replicas=2)
+    state.add_topic(before)
+    if (places := {each.log_dir_on(broker) for each in before.partitions}) != {requested}:
+        raise Inconclusive(f"{broker} did not remember that {requested} was requested: {before.name} is in {places}")
+    cordon(state, broker, requested)
+    after = cluster.create_topic("after", partitions=REQUESTED, replicas=2)
+    places = {each.log_dir_on(broker) for each in after.partitions}
+    check_promised_or_known(REQUEST_OUTLASTS_CORDON, cluster, places, promised={other}, known={requested})
+    hinted = directories(cluster).hinted
+    hints = {hinted[after.name, index][broker.id] for index in range(REQUESTED)}
+    check_promised_or_known(PLACED_WITHOUT_HINT, cluster, hints, promised={other.directory_id()}, known={UNASSIGNED})
+    state.add_topic(after, cordoned=frozenset())
+    state.check()
 
 
 @cordon_scenario(

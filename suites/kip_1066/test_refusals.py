@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 
 from faults.targets import other_dir
@@ -17,6 +18,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
+from harness.journal import now
 from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.deviation import Deviation, Expectation
@@ -168,14 +170,34 @@ def test_explicit_partitions(cluster: Cluster) -> None:
     deviations=(REASSIGNMENT_ACCEPTED, REASSIGNMENT_ANSWERED_OTHERWISE),
 )
 def test_reassigned_onto(cluster: Cluster) -> None:
-    """AlterPartitionReassignments onto a broker whose log dirs are all cordoned is refused."""
+    """AlterPartitionReassignments onto a broker whose log dirs are all cordoned is refused, with a logged reason."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
-        admin.alter_partition_reassignment(name, 0, ids)
+        since = now()
+        try:
+            admin.alter_partition_reassignment(name, 0, ids)
+        except Refused:
+            check_reason_logged(cluster, name, since)
+            raise
         return Partition(cluster, name, 0)
 
     known = {MADE: REASSIGNMENT_ACCEPTED, "INVALID_REPLICA_ASSIGNMENT": REASSIGNMENT_ANSWERED_OTHERWISE}
     check_explicit(cluster, ask, known, promised="INELIGIBLE_REPLICA", added_to=True)
+
+
+def check_reason_logged(cluster: Cluster, topic: str, since: datetime) -> None:
+    """The controller logs at INFO that it refuses to reassign the topic's first partition because of cordons."""
+    saying = rf"Unable to alter partition reassignment for {topic}:0 because of an \w+ error: .*cordoned"
+    log = cluster.active_controller().log
+    line = await_until(
+        lambda: log.first(saying, since=since),
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the controller to log /{saying}/",
+        failure=PromiseBroken,
+        hint=log.tail,
+    )
+    if line is None or line.level != "INFO":
+        raise PromiseBroken(f"the controller does not log the refusal at INFO: {line}")
 
 
 @explicit(

@@ -204,6 +204,7 @@ TEXTS: tuple[Dependency, ...] = (
             "Deleted log for partition … in …",
             "partition=…, .*Deleting segment .*….* …",
             "Unable to alter log dirs for … ",
+            r"Unable to alter partition reassignment for …:0 because of an \w+ error: .*cordoned",
             "orders-0.* Deleting segments as part of log truncation",
             r"Error while [^\n]* {path}[ /]",
             "appendAsLeader",
@@ -211,6 +212,7 @@ TEXTS: tuple[Dependency, ...] = (
         ),
         needed_by=(
             "kip-1066/lasts",
+            "kip-1066/reassigned-onto",
             "kip-112/disk-replaced",
             "kip-112/metadata-log-dir",
             "kip-112/no-controller-for-long",
