@@ -33,15 +33,16 @@ class Exchange:
 
 
 class _Header(msgspec.Struct, rename="camel"):
+    request_api_key_name: str
     request_api_version: int
 
 
 class _Line(msgspec.Struct, rename="camel"):
-    """The fields of a line that are read."""
+    """The fields of a line that are read; some requests, such as FETCH, are logged without theirs."""
 
     request_header: _Header
-    request: dict[str, object]
-    response: dict[str, object]
+    request: dict[str, object] | None
+    response: dict[str, object] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +54,19 @@ class RequestLog:
 
     def of(self, name: str) -> list[Exchange]:
         """The requests of this name so far, oldest first."""
-        return [*self._named(name)]
+        return [each for each in self._all() if each.name == name]
 
-    def _named(self, name: str) -> Iterator[Exchange]:
+    def _all(self) -> Iterator[Exchange]:
         for line in self.log.lines(since=self.since):
-            if "Completed request:" in line.text and f'"requestApiKeyName":"{name}"' in line.text:
+            if "Completed request:" in line.text:
                 text = line.text.rstrip().removeprefix("Completed request:").removesuffix(f" ({LOGGER})")
                 read = msgspec.json.decode(text, type=_Line)
-                version = read.request_header.request_api_version
-                yield Exchange(name=name, version=version, request=read.request, response=read.response)
+                yield Exchange(
+                    name=read.request_header.request_api_key_name,
+                    version=read.request_header.request_api_version,
+                    request=read.request or {},
+                    response=read.response or {},
+                )
 
 
 @contextmanager
