@@ -38,11 +38,11 @@ class _Header(msgspec.Struct, rename="camel"):
 
 
 class _Line(msgspec.Struct, rename="camel"):
-    """The fields of a line that are read; some requests, such as FETCH, are logged without theirs."""
+    """The fields of a line that are read; null or a text where a request, such as FETCH, is logged without its own."""
 
     request_header: _Header
-    request: dict[str, object] | None
-    response: dict[str, object] | None
+    request: dict[str, object] | str | None
+    response: dict[str, object] | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class RequestLog:
                 yield Exchange(
                     name=read.request_header.request_api_key_name,
                     version=read.request_header.request_api_version,
-                    request=read.request or {},
-                    response=read.response or {},
+                    request=read.request if isinstance(read.request, dict) else {},
+                    response=read.response if isinstance(read.response, dict) else {},
                 )
 
 
