@@ -44,8 +44,7 @@ from suites.kip_1066.cordons import (
 )
 from suites.kip_1066.creation import created_despite_cordons, wide_topics_requested
 from suites.kip_1066.refused import check_refused_without_effect
-from suites.kip_1066.test_refusals import NONE
-from suites.kip_1066.versions import (
+from suites.kip_1066.schemas import (
     RECORDS_BEFORE,
     RECORDS_WITH_CORDONS,
     check_describe_requests,
@@ -53,6 +52,7 @@ from suites.kip_1066.versions import (
     check_record_versions,
     check_registration_request,
 )
+from suites.kip_1066.test_refusals import NONE
 from suites.observations import check_cordons_printed, configs_tool, directories, java_client, metadata_log
 from suites.state_check import StateCheck
 

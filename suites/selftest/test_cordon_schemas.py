@@ -10,7 +10,7 @@ import pytest
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.request_log import Exchange, RequestLog
 from harness.kafka.tool_answers import read_config_docs, read_directories
-from suites.kip_1066.versions import (
+from suites.kip_1066.schemas import (
     RECORDS_BEFORE,
     RECORDS_WITH_CORDONS,
     check_describe_requests,
