@@ -7,7 +7,8 @@ kafka-python's request and response classes are seen only here and in :mod:`harn
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import kafka.errors as kafka_errors
@@ -300,13 +301,20 @@ class Admin:
         """
         self._set_configs(_BROKER, "" if broker is None else str(broker), configs)
 
-    def set_log_levels(self, node: int, levels: Mapping[str, str | None]) -> None:
-        """Set the levels of loggers (KIP-412), or those of their parents (None). Ask the broker or controller itself.
+    @contextmanager
+    def log_levels(self, node: int, levels: Mapping[str, str]) -> Iterator[None]:
+        """Inside the block, loggers have these levels (KIP-412), then those of their parents again.
+
+        Ask the broker or controller itself.
 
         :param node: its id
         :param levels: by the names of the loggers
         """
         self._set_configs(_LOGGERS, str(node), levels)
+        try:
+            yield
+        finally:
+            self._set_configs(_LOGGERS, str(node), dict.fromkeys(levels))
 
     def dynamic_configs(self, broker: int) -> DynamicConfigs:
         """A broker's dynamic configs. Ask the broker itself."""

@@ -24,9 +24,11 @@ class Exchange:
     """A request and its response, with the fields that their version has.
 
     :ivar name: of the request, such as BROKER_HEARTBEAT
+    :ivar client_id: the name that the client gave itself
     """
 
     name: str
+    client_id: str | None = None
     version: int
     request: Mapping[str, object]
     response: Mapping[str, object]
@@ -35,6 +37,7 @@ class Exchange:
 class _Header(msgspec.Struct, rename="camel"):
     request_api_key_name: str
     request_api_version: int
+    client_id: str | None = None
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -63,6 +66,7 @@ class RequestLog:
                 read = msgspec.json.decode(text, type=_Line)
                 yield Exchange(
                     name=read.request_header.request_api_key_name,
+                    client_id=read.request_header.client_id,
                     version=read.request_header.request_api_version,
                     request=read.request if isinstance(read.request, dict) else {},
                     response=read.response if isinstance(read.response, dict) else {},
@@ -78,8 +82,5 @@ def requests_logged(admin: Admin, node: int, log: BrokerLog) -> Iterator[Request
     :param log: of the node
     """
     since = now()
-    admin.set_log_levels(node, {LOGGER: "DEBUG"})
-    try:
+    with admin.log_levels(node, {LOGGER: "DEBUG"}):
         yield RequestLog(log=log, since=since)
-    finally:
-        admin.set_log_levels(node, {LOGGER: None})

@@ -177,7 +177,7 @@ def test_controller_requests(cluster: Cluster) -> None:
     has the logger once it has got such a request, so there is a topic before.
     """
     cluster.create_topic("before", partitions=2)
-    with requests_logged(cluster):
+    with controllers_requests_logged(cluster):
         created_at = now()
         orders = one_partition_per_log_dir(cluster)
         for broker in cluster.brokers:
@@ -207,15 +207,12 @@ def described(partition: Partition) -> str:
 
 
 @contextmanager
-def requests_logged(cluster: Cluster) -> Iterator[None]:
+def controllers_requests_logged(cluster: Cluster) -> Iterator[None]:
     """Inside the block, every broker logs the requests of the controller with all fields."""
-    for broker in cluster.brokers:
-        broker.admin.set_logger_level(broker.id, STATE_CHANGES, "TRACE")
-    try:
-        yield
-    finally:
+    with ExitStack() as levels:
         for broker in cluster.brokers:
-            broker.admin.set_logger_level(broker.id, STATE_CHANGES, None)
+            levels.enter_context(broker.admin.log_levels(broker.id, {STATE_CHANGES: "TRACE"}))
+        yield
 
 
 def check_none_logged(cluster: Cluster, saying: str, since: datetime) -> None:

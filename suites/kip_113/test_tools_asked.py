@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -26,6 +26,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.request_log import requests_logged
 from harness.kafka.tools_jvm import public_methods, tool_lines
 from harness.kafka.versions import Mode, Tool, VersionRange
 from harness.waiting import await_until
@@ -43,7 +44,6 @@ from suites.kip_113.tool_requests import (
     execution_error,
     refused_requests,
     requested,
-    requests_logged,
 )
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import SMALL_FETCHES, await_moved, await_no_reassignment
@@ -242,7 +242,9 @@ def check_requests(orders: Topic) -> None:
         another: {(orders.name, 1): str(away.path)},
     }
     since = now()
-    with requests_logged(*cluster.brokers):
+    with ExitStack() as logged:
+        for broker in cluster.brokers:
+            logged.enter_context(requests_logged(broker.admin, broker.id, broker.log))
         execute(cluster, *plan)
         for broker in cluster.brokers:
             requests = [wanted[broker]] if broker in wanted else []
@@ -374,7 +376,7 @@ def cancel_of(partition: Partition) -> Callable[[], None]:
 
     def cancel() -> None:
         try:
-            admin.cancel_partition_reassignment(partition.topic, partition.index)
+            admin.alter_partition_reassignment(partition.topic, partition.index, None)
         except Refused as refusal:
             if refusal.error != "NO_REASSIGNMENT_IN_PROGRESS":
                 raise

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
+
+import msgspec
 
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -13,10 +12,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import Placement, execute
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken, ToolFailed
+from harness.kafka.request_log import RequestLog
 from harness.waiting import await_until
 
-REQUEST_LOGGER = "kafka.request.logger"
-REQUEST_LOGGED = "Completed request:"
 TOOLS_CLIENT_ID = "reassign-partitions-tool"
 
 
@@ -35,40 +33,46 @@ def refused_requests(partition: Partition, broker: Broker, since: datetime) -> l
     return [line.at for line in lines if f"Unable to alter log dirs for {partition} " in line.text]
 
 
-@contextmanager
-def requests_logged(*brokers: Broker) -> Iterator[None]:
-    """Inside the block, brokers log each request and its answer (KIP-673)."""
-    for broker in brokers:
-        broker.admin.set_log_level(broker.id, REQUEST_LOGGER, "DEBUG")
-    yield
-    for broker in brokers:
-        broker.admin.set_log_level(broker.id, REQUEST_LOGGER, None)
-
-
 LogDirsRequested = dict[tuple[str, int], str | None]
 """The partitions that a request names, each with the log dir that it names; None where it names none."""
 
 
+class _Topic(msgspec.Struct):
+    """A topic of a request; the two requests name it in different fields."""
+
+    partitions: list[int]
+    name: str = ""
+    topic: str = ""
+
+
+class _Dir(msgspec.Struct):
+    path: str | None
+    topics: list[_Topic]
+
+
+class _Request(msgspec.Struct):
+    """The fields of AlterReplicaLogDirs (``dirs``) and of DescribeLogDirs (``topics``)."""
+
+    dirs: list[_Dir] = []
+    topics: list[_Topic] = []
+
+
 def requested(broker: Broker, api: str, topic: str, since: datetime) -> list[LogDirsRequested]:
-    """The tool's requests of this kind to the broker, which logs them (:func:`requests_logged`).
+    """The tool's requests of this kind to the broker, which logs its requests.
 
     :param api: ALTER_REPLICA_LOG_DIRS or DESCRIBE_LOG_DIRS
     :param topic: leave out requests that do not name it, since the tool may run twice at a time
     """
     found: list[LogDirsRequested] = []
-    for line in broker.log.lines(since=since):
-        if REQUEST_LOGGED not in line.text:
+    for exchange in RequestLog(log=broker.log, since=since).of(api):
+        if exchange.client_id != TOOLS_CLIENT_ID:
             continue
-        logged, _ = json.JSONDecoder().raw_decode(line.text.partition(REQUEST_LOGGED)[2])
-        header, request = logged["requestHeader"], logged["request"]
-        if (header["clientId"], header["requestApiKeyName"]) != (TOOLS_CLIENT_ID, api):
-            continue
-        of_dirs = [(each["path"], each["topics"]) for each in request.get("dirs", ())]
-        names = {
-            (each["name"] if path else each["topic"], partition): path
-            for path, topics in of_dirs or [(None, request["topics"])]
-            for each in topics
-            for partition in each["partitions"]
+        request = msgspec.convert(exchange.request, type=_Request)
+        names: LogDirsRequested = {
+            (each.name or each.topic, partition): of_dir.path
+            for of_dir in request.dirs or [_Dir(path=None, topics=request.topics)]
+            for each in of_dir.topics
+            for partition in each.partitions
         }
         if topic in {name for name, _ in names}:
             found.append(names)

@@ -19,7 +19,6 @@ from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.held_moves import METADATA_APPLIED, swap_pattern
 from suites.kip_112.test_no_fault import LOGGED
-from suites.kip_113.tool_requests import REQUEST_LOGGED, requests_logged
 from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
@@ -54,14 +53,6 @@ def _replica_made(trial: Trial) -> str:
 def _moved(trial: Trial) -> str:
     trial.logged(swap_pattern(f"{TOPIC}-0"))
     return trial.logged(re.escape(LOGGED["moves ended"]))
-
-
-@tries("log-requests")
-def _requests(trial: Trial) -> str:
-    since = now()
-    with requests_logged(trial.broker):
-        trial.admin.describe_log_dirs()
-        return trial.logged(rf'{REQUEST_LOGGED}\{{.*"requestApiKeyName":"DESCRIBE_LOG_DIRS"', since=since)
 
 
 @tries("log-metadata-applied")

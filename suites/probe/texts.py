@@ -125,13 +125,6 @@ TEXTS: tuple[Dependency, ...] = (
         needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved", "kip-113"),
     ),
     log_line(
-        id="log-requests",
-        what="a broker logs each request as JSON if its kafka.request.logger has the level DEBUG",
-        words=("Completed request:",),
-        needed_by=("kip-113/tools-asked",),
-        builds=VersionRange.parse(">=2.8"),
-    ),
-    log_line(
         id="log-metadata-applied",
         what="a broker logs that it has applied the metadata of its start",
         words=("Finished waiting for the initial broker metadata update to be published",),
@@ -178,15 +171,14 @@ TEXTS: tuple[Dependency, ...] = (
         id="log-requests",
         what="a broker or controller logs each request with its version and fields, if kafka.request.logger is DEBUG",
         words=("Completed request:",),
-        needed_by=("kip-1066/registration", "kip-1066/what-users-see"),
-        modes=KRAFT,
-        builds=CORDONS,
+        needed_by=("kip-113/tools-asked", "kip-1066/registration", "kip-1066/what-users-see"),
+        builds=VersionRange.parse(">=2.8"),
     ),
     log_line(
         id="log-rare",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
-        "cannot be reported, a replica in two log dirs, unformatted log dirs, refused reassignments, moves and appends that hit an error, "
-        "and a broker that halts since its protocol has no offline replicas",
+        "cannot be reported, a replica in two log dirs, unformatted log dirs, refused reassignments, moves and appends "
+        "that hit an error, and a broker that halts since its protocol has no offline replicas",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
