@@ -41,6 +41,26 @@ CANCELLED_REPLICA_STAYS = Deviation(
     modes=(Mode.ZK,),
 )
 
+STAYING_REPLICA_AWAITED = Deviation(
+    kip=455,
+    promised="a reassignment ends when the replicas that it adds are in the ISR, unless the ISR would shrink",
+    actual="it never ends while a replica that stays is not in the ISR, for example on a failed log dir",
+    issue="KAFKA-19975",
+    builds=VersionRange.parse(">=3.8.0,<4.3.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,  # it ends when the replica is back
+)
+
+LEADER_REMOVED = Deviation(
+    kip=455,
+    promised="a partition with a replica in the ISR on a good log dir has a leader",
+    actual="if another reassignment takes the place of one that was adding the leader, nothing leads the partition",
+    issue="KAFKA-14808",
+    builds=VersionRange.parse(">=2.4.0"),
+    modes=(Mode.ZK,),
+    pollutes=False,  # a leader is elected when the reassignment is cancelled
+)
+
 NO_LOG_DIRS_OPTION = Deviation(
     kip=113,
     promised="kafka-log-dirs --log-dirs shows the named log dirs",
@@ -173,6 +193,24 @@ CLEAN_ELECTIONS_COUNTED = Deviation(
     builds=VersionRange.parse(">=3.9.0,<4.1.0"),
     modes=(Mode.KRAFT,),
     pollutes=False,
+)
+
+EPOCHS_LEFT_BEHIND = Deviation(
+    kip=113,
+    promised="a moved replica is as before: its followers fetch from it, and join the ISR",
+    actual="its new log lacks the leader epochs without records, so a follower with a later one fetches in vain until "
+    "the next record is written",
+    issue="KAFKA-20961",
+    builds=VersionRange.parse(">=2.7.0"),
+    pollutes=False,  # the next record gives the log a later epoch
+)
+
+LARGE_RECORD_NOT_COPIED = Deviation(
+    kip=113,
+    promised="a replica with any record that its leader has accepted can be moved or reassigned",
+    actual="a record larger than the present segment.bytes is never copied: the move or reassignment never ends",
+    issue="KAFKA-17375",
+    pollutes=False,  # once segment.bytes is larger again, the move and the reassignment can be requested again
 )
 
 MOVE_NEVER_ENDS = Deviation(

@@ -185,7 +185,7 @@ def reassign_together(state: StateCheck, *placements: Placement) -> None:
     state.check(also=[metadata_log])
 
 
-def await_no_reassignment(cluster: Cluster) -> None:
+def await_no_reassignment(cluster: Cluster, *, timeout_s: float = timeouts.MOVE_S) -> None:
     """Wait until no reassignment is under way.
 
     :raises PromiseBroken: one takes longer than a replica may take to catch up
@@ -193,7 +193,7 @@ def await_no_reassignment(cluster: Cluster) -> None:
     await_until(
         cluster.reassignments,
         lambda under_way: not under_way,
-        timeout_s=timeouts.MOVE_S,
+        timeout_s=timeout_s,
         what="all reassignments to end",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
@@ -542,7 +542,8 @@ def write_untracked_records(
     :raises Inconclusive: not all records are acked in time
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
-    client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384})
+    most = max(1_000_000, 2 * size)
+    client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384, "message.max.bytes": most})
     for number in range(count):
         value, key = f"untracked {number}".ljust(size), None if keys is None else str(number % keys)
         client.produce(topic.name, value, key, partition=number % len(topic) if into is None else into)

@@ -1,31 +1,49 @@
 """Shows bugs of Kafka in moves between log dirs (KIP-113), one scenario each: invalid on builds with the bug.
 
-KAFKA-19458 is a declared deviation, since the last build with ZooKeeper has it. KNOWN_BUGS.md has the builds. A
-throttle holds each move until the event that the bug needs, so none of them is a race.
+Three bugs are declared deviations: KAFKA-19458, since the last build with ZooKeeper has it, and KAFKA-20961 and
+KAFKA-17375, since all builds have them. KNOWN_BUGS.md has the builds. A throttle holds each move until the event that
+the bug needs, or nothing else happens, so none of them is a race.
 """
 
 from __future__ import annotations
 
 from faults.base import injected
-from faults.broker import BrokerStopped
+from faults.broker import BrokerPaused, BrokerStopped
 from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Topic
-from harness.errors import Inconclusive
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.timeouts import CLEANING_S, RECOVERY_S
+from harness.kafka.connection import NoAnswer
+from harness.timeouts import CLEANING_S, RECOVERY_S, REQUEST_S
+from harness.waiting import await_until
 from suites.checks import promised
-from suites.deviations import CLEANING_STOPS
+from suites.deviations import CLEANING_STOPS, EPOCHS_LEFT_BEHIND, LARGE_RECORD_NOT_COPIED
 from suites.log_cleaning import COMPACTED, check_logs_small, cleaner_scenario, stays_large, write_outdated_records
 from suites.on_disk import check_no_leftovers
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
+from suites.steps import (
+    SMALL_FETCHES,
+    await_moved,
+    begin_move,
+    check_under_way,
+    finish_move,
+    moves_held,
+    not_moved,
+    write_untracked_records,
+)
 
 DELETED_S = 40.0
 # Seconds after which a move that started again deletes what it had copied. The move must have ended by then.
 DELETE_DELAY_S = 5
 MOVED_S = 20.0  # at most four megabytes, on an idle cluster
+ENDED_S = 6.0  # a follower rejoins, or an almost empty partition is moved: a second or two on an idle cluster
+SMALLEST_SEGMENT = 1 << 20
+"""The least value of segment.bytes since Kafka 4.0."""
+NEITHER_ENDED = r"""last seen: \['its future replica in .* is 1 records behind', "Reassignment\("""
+"""The error where neither the move nor the reassignment has ended."""
 
 
 def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
@@ -126,3 +144,102 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
         how = "did not start again" if again is None else f"took longer than {DELETE_DELAY_S} s after it started again"
         raise Inconclusive(f"the move of orders-0 into {there} {how}, so it left nothing that could stay")
     check_no_leftovers(cluster, {"orders"}, timeout_s=DELETED_S)
+
+
+@scenario(
+    "known-bugs/idle-after-move",
+    kip=113,
+    plan="a leader's replica is moved, and nothing is written: its follower joins the ISR",
+    issue="KAFKA-20961",
+    judged=False,
+    deviations=(EPOCHS_LEFT_BEHIND,),
+)
+def test_idle_after_move(cluster: Cluster) -> None:
+    """Each of two replicas led, the leader's replica moves, and nothing is written: the other one rejoins the ISR."""
+    orders = cluster.create_topic("orders", replicas=2)
+    state = StateCheck(cluster, orders)
+    write_untracked_records(orders, 10)
+    first, second = leader_of(orders[0]), follower_of(orders[0])
+    with injected(BrokerStopped(first)):
+        state.broker_gone(first)
+        state.check()
+    state.broker_back(first)
+    state.check(RECOVERY_S)
+    there = other_dir(orders[0].log_dir_on(first))
+    with injected(BrokerPaused(second)):  # a broker that is stopped forgets leader epochs without records
+        state.broker_gone(second)
+        state.check()
+        orders[0].move_to(there)
+        finish_move(state, orders[0], there)
+    state.broker_back(second)
+    alone = rf"isr \{{{first.id}\}} instead of \{{\d, \d\}}"
+    with promised(cluster, unless=EPOCHS_LEFT_BEHIND, seen=alone) as outcome:
+        state.check(ENDED_S)
+    if outcome.deviates:
+        write_untracked_records(orders, 1)
+        state.check()
+
+
+def await_copied_everywhere(partition: Partition, moved_to: LogDir, *, timeout_s: float) -> None:
+    """Wait until the move into this log dir and all reassignments have ended.
+
+    :raises PromiseBroken: they do not end
+    """
+
+    def unfinished() -> list[str]:
+        move = not_moved(partition, moved_to)
+        return [*([move] if move else []), *map(str, partition.cluster.reassignments())]
+
+    await_until(
+        unfinished,
+        lambda left: not left,
+        timeout_s=timeout_s,
+        what=f"the move of {partition} into {moved_to} and its reassignment to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+@scenario(
+    "known-bugs/large-record-moved",
+    kip=113,
+    plan="a replica is moved and reassigned: it has a record that is larger than the present segment size",
+    issue="KAFKA-17375",
+    judged=False,
+    floors=NO_FAULT,
+    deviations=(LARGE_RECORD_NOT_COPIED,),
+)
+def test_large_record_moved(cluster: Cluster) -> None:
+    """The segment size falls below that of a written record: a move and a reassignment of its partition end."""
+    orders = cluster.create_topic("orders", replicas=2, configs={"max.message.bytes": f"{4 * SMALLEST_SEGMENT}"})
+    state = StateCheck(cluster, orders)
+    write_untracked_records(orders, 1, size=2 * SMALLEST_SEGMENT)
+    orders.configure({"segment.bytes": f"{SMALLEST_SEGMENT}"})
+    leader, mover = leader_of(orders[0]), follower_of(orders[0])
+    [spare] = cluster.others(leader, mover)
+    here = orders[0].log_dir_on(mover)
+
+    def begin() -> None:
+        cluster.reassign(orders[0], [leader, mover, spare])
+        await_until(  # the mover knows the topic's configs, too, then
+            lambda: spare.id in orders[0].describe(mover).replicas,
+            timeout_s=REQUEST_S,
+            what=f"{mover} to hear of the reassignment of {orders}",
+            retry_on=(NoAnswer,),
+            failure=Inconclusive,
+        )
+        orders[0].move_to(other_dir(here))
+
+    begin()
+    with promised(cluster, unless=LARGE_RECORD_NOT_COPIED, seen=NEITHER_ENDED) as outcome:
+        await_copied_everywhere(orders[0], other_dir(here), timeout_s=ENDED_S)
+    if outcome.deviates:
+        orders.configure({"segment.bytes": f"{4 * SMALLEST_SEGMENT}"})
+        cluster.cancel_reassignment(orders[0])
+        orders[0].move_to(here)
+        await_copied_everywhere(orders[0], here, timeout_s=MOVED_S)
+        begin()
+        await_copied_everywhere(orders[0], other_dir(here), timeout_s=MOVED_S)
+    state.moved(orders[0], other_dir(here))
+    state.reassigned(orders[0], [orders[0].log_dir_on(broker) for broker in (leader, mover, spare)])
+    state.check()

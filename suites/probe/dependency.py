@@ -100,6 +100,15 @@ FAIL_LOG_DIRS = (
     "transactions",
 )
 REASSIGNED = ("kip-1066", "kip-112/reassigned-away", "kip-112/reassigned-onto", "kip-113", "known-bugs", "schedules")
+REASSIGNED_BY_REQUEST = (
+    "kip-1066",
+    "kip-112",
+    "kip-113",
+    "known-bugs/large-record-moved",
+    "known-bugs/reassigned-again",
+    "known-bugs/reassigned-beside-failed",
+    "schedules",
+)
 CANCELLED = ("kip-112/reassignment-cancelled", "kip-113", "schedules")
 METADATA_LOG = (
     "kip-1066",

@@ -421,9 +421,13 @@ def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) ->
         (deviations.FAILED_REPLICA_PREFERRED, "2.4.1 2.8.2 3.2.3 3.3.1", "2.3.1 3.3.2 3.4.1 3.9.2"),
         (deviations.TRUNCATED_SEGMENTS_STAY, "2.8.2 3.6.2 3.7.2", "3.8.0 3.9.2 4.0.0"),
         (deviations.OFFLINE_REPLICAS_UNCOUNTED, "3.7.0 4.1.2 4.2.2", "3.6.2 4.3.0 4.4.0"),
+        (deviations.STAYING_REPLICA_AWAITED, "3.8.0 3.9.2 4.0.0 4.2.1", "3.7.2 4.3.0 4.4.0"),
     ],
 )
 def test_where_kafka_mended_what_is_known(deviation: Deviation, shown: str, mended: str) -> None:
-    """The releases are from Kafka's jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, tools."""
+    """The releases are from Kafka's jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, tools.
+
+    In KRaft also PartitionReassignmentReplicas.
+    """
     assert [each for each in shown.split() if V(each) in deviation.builds] == shown.split()
     assert [each for each in mended.split() if V(each) in deviation.builds] == []
