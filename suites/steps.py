@@ -175,13 +175,21 @@ def reassign_by_request(state: StateCheck, partition: Partition, *brokers: Broke
 
 
 def reassign_together(state: StateCheck, *placements: Placement) -> None:
-    """Reassign several partitions in parallel by requests, and wait until all sources agree."""
+    """Reassign several partitions in parallel by requests, and wait until all sources agree.
+
+    A replica that is offline stays in its log dir.
+    """
     for placement in placements:
         state.cluster.reassign(placement.partition, placement.brokers)
     await_no_reassignment(state.cluster)
     for placement in placements:
-        chosen = [placement.partition.log_dir_on(broker) for broker in placement.brokers]
-        state.reassigned(placement.partition, chosen)
+        partition = placement.partition
+        offline = state.expected(partition.topic, partition.index).offline
+        chosen = [
+            state.log_dir_of(partition, broker) if broker.id in offline else partition.log_dir_on(broker)
+            for broker in placement.brokers
+        ]
+        state.reassigned(partition, chosen)
     state.check(also=[metadata_log])
 
 

@@ -27,8 +27,12 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
+from harness.kafka.versions import Mode
+from harness.runner.deviation import Expectation
 from harness.workload.pair import Pair
 from suites.checks import check_noticed
+from suites.deviations import STAYING_REPLICA_AWAITED
+from suites.observing import expectation_of
 from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -288,8 +292,8 @@ class Player:
         """Reassign a partition to its replicas in another order, and so to another preferred leader."""
         partition = self._partition(step)
         expected = self._state.expected(partition.topic, partition.index)
-        if expected.offline:
-            raise PassedOver(f"{partition} has offline replicas")
+        if expected.leader is None:
+            raise PassedOver(f"{partition} has no leader")
         first, *rest = [self._cluster.broker(id) for id in expected.replicas]
         reassign_by_request(self._state, partition, *rest, first)
 
@@ -297,15 +301,24 @@ class Player:
         """Reassign a replica to a broker that has none of the partition, and perhaps a failed log dir."""
         partition = self._spread[step.pick % len(self._spread)]
         expected = self._state.expected(partition.topic, partition.index)
-        if expected.offline or expected.leader is None:
-            raise PassedOver(f"{partition} has offline replicas")
+        if expected.leader is None:
+            raise PassedOver(f"{partition} has no leader")
+        staying = [id for id in expected.replicas if (id == expected.leader) != (step.role == "leader")]
+        if expected.offline - {*staying}:
+            raise PassedOver(f"the log of the offline replica of {partition} that leaves would stay")
+        if expected.offline and self._waits_for_offline_replicas():
+            raise PassedOver(f"{partition} has an offline replica, so its reassignment would not end on this build")
         coming = next((each for each in self._state.live_brokers() if each.id not in expected.replicas), None)
         if coming is None:
             raise PassedOver(f"the broker without a replica of {partition} is dead")
         if any(outage.broker == coming and isinstance(outage.fault, SlowVolume) for outage in self._outages):
             raise PassedOver(f"a disk of {coming} is slow")
-        staying = [id for id in expected.replicas if (id == expected.leader) != (step.role == "leader")]
         reassign_by_request(self._state, partition, *map(self._cluster.broker, staying), coming)
+
+    def _waits_for_offline_replicas(self) -> bool:
+        """Whether a reassignment waits for all replicas that it keeps: in ZooKeeper mode, and with KAFKA-19975."""
+        known = expectation_of(STAYING_REPLICA_AWAITED, self._cluster)
+        return self._cluster.spec.mode is Mode.ZK or known is not Expectation.NONE
 
     def create_topic(self, step: Step) -> None:
         """Create a topic, which must be placed on good log dirs."""
