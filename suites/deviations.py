@@ -171,7 +171,7 @@ UNTRIMMED_MARKED_CLEAN = Deviation(
     actual="it logs that it could not trim an index, and marks the log dir: the next start does not recover the log, "
     "and acked records may expire at once",
     issue="KAFKA-19221",
-    builds=VersionRange.parse("<4.1.0"),
+    builds=VersionRange.parse("<4.0.1"),
     pollutes=False,
 )
 

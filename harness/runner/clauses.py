@@ -67,7 +67,8 @@ def read_clauses(folder: Path = FOLDER) -> dict[int, list[Section]]:
 @cache
 def scenarios_of(kip: int) -> frozenset[str]:
     """Return the ids of the scenarios that test a clause of the KIP."""
-    return frozenset(id for section in read_clauses()[kip] for clause in section.clauses for id in clause.tested_by)
+    sections = read_clauses().get(kip, [])  # a copy of the suites may be without the clauses
+    return frozenset(id for section in sections for clause in section.clauses for id in clause.tested_by)
 
 
 _INTRODUCTION = """# Clauses

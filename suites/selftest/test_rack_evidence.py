@@ -17,11 +17,17 @@ from harness.kafka.metadata import ClusterState, PartitionState
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.deviation import Deviation, Expectation
 from harness.workload.pair import Pair
-from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.deviations import (
+    AUTOMATIC_BY_RACKS,
+    AUTOMATIC_REFUSED,
+    GENERATED_IN_STRIPES,
+    LEADERS_OVER_RACKS,
+    RACKS_PASSED_OVER,
+)
 from suites.kip_36 import test_rack_fails, test_racks
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
 from suites.kip_36.layouts import shapes
-from suites.kip_36.oracle import assign
+from suites.kip_36.oracle import Origin, assign, assign_without_racks
 from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import fake, fake_broker, fake_cluster, fake_node, topic_of
 from suites.selftest.test_racks import EVEN, place
@@ -190,6 +196,20 @@ def test_an_oldest_metadata_response_with_more_in_it_is_seen(oldest: tuple[list[
     broker = fake_broker(admin=fake(Admin, describe_cluster=lambda: state, describe_cluster_v0=lambda: oldest))
     with breaks_promise(None if oldest == ([1, 2], ["given"]) else "answers Metadata v0 with"):
         test_racks.check_oldest_metadata(fake_cluster(brokers=[broker]))
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_an_automatic_topic_that_the_algorithm_without_racks_does_not_give_is_seen(
+    monkeypatch: pytest.MonkeyPatch, spoilt: bool
+) -> None:
+    right = dict(assign_without_racks([3, 1, 4, 2], 12, 2, Origin(start=1, shift=2)))
+    seen = right | {11: right[0]} if spoilt else right
+    monkeypatch.setattr(test_racks, "await_until", lambda *_, **__: "created")
+    monkeypatch.setattr(test_racks, "assignments", lambda *_: {"automatic": seen})
+    nodes = [fake_node(properties={"broker.rack": "a"} if id < 3 else {}) for id in range(1, 5)]
+    cluster = fake_cluster("2.7.2", Mode.ZK, brokers=[fake_broker(id, node=node) for id, node in enumerate(nodes, 1)])
+    with breaks_promise("for no start and shift" if spoilt else None):
+        test_racks.check_automatic(cluster, Evidence(cluster, [AUTOMATIC_REFUSED, AUTOMATIC_BY_RACKS]))
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------
