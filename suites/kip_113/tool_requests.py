@@ -38,11 +38,12 @@ LogDirsRequested = dict[tuple[str, int], str | None]
 
 
 class _Topic(msgspec.Struct):
-    """A topic of a request; the two requests name it in different fields."""
+    """A topic of a request; the two requests name it in different fields, and its partitions before 3.0, too."""
 
-    partitions: list[int]
     name: str = ""
     topic: str = ""
+    partitions: list[int] = []
+    partition_index: list[int] = msgspec.field(name="partitionIndex", default_factory=list)
 
 
 class _Dir(msgspec.Struct):
@@ -72,7 +73,7 @@ def requested(broker: Broker, api: str, topic: str, since: datetime) -> list[Log
             (each.name or each.topic, partition): of_dir.path
             for of_dir in request.dirs or [_Dir(path=None, topics=request.topics)]
             for each in of_dir.topics
-            for partition in each.partitions
+            for partition in each.partitions or each.partition_index
         }
         if topic in {name for name, _ in names}:
             found.append(names)
