@@ -137,10 +137,10 @@ def _pair(builds: Builds, spark: SparkHandle, scratch: Path, rounds: int, record
 def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:
     rows = generate(run_dir, Load(records=records))
     say(f"judging {records:,} records")
-    session = spark.session()
+    spark.session()  # so that its start is not measured
     with _Memory() as memory:
         began = time.monotonic()
-        verdict = judge(session, run_dir)
+        verdict = judge(spark.session, run_dir)
         seconds = time.monotonic() - began
     if verdict.verdict != "valid":
         raise HarnessError(

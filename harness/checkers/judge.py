@@ -1,8 +1,8 @@
 """The judge: reads a stored history and returns a verdict, without a cluster.
 
-:mod:`.verdict` lists the kinds of anomaly; the modules beside this one find them, one family each. They work in Spark
-tasks, near the files. One task judges an ordinary history and returns only the verdict. If a history is too large for
-that, as many tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
+:mod:`.verdict` lists the kinds of anomaly; the modules beside this one find them, one family each. An ordinary history
+is judged in this process, which takes less time than a Spark session takes to start. If a history is too large for
+that, as many Spark tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from harness.checkers.delivery import Delivery, check_delivery
 from harness.checkers.encoded_history import JUDGED, OUTCOMES, EncodedHistory, encode
@@ -29,19 +28,21 @@ from harness.history.run_folder import VERDICT_FILE
 from harness.history.tables import Piece, TableName, load_table, pieces, table_dir
 from harness.history.write_ahead import promised
 from harness.host.atomic_write import write_atomically
+from harness.spark.session import SessionSource
 from harness.spark.spark_map import SparkMap, cores, spark_map_over
 
 AT_ONCE = 1_000_000
-"""Up to this many rows are judged in memory, in one task: it takes about 250 MB, and is fastest for so few."""
+"""Up to this many rows are judged in memory, in this process: it takes about 250 MB, and is fastest for so few."""
 
 SIZES = Sizes()
 
 
-def judge(spark: SparkSession, run_dir: Path) -> Verdict:
+def judge(spark: SessionSource, run_dir: Path) -> Verdict:
     """The verdict on the run in `run_dir`, by its history and run.json alone; writes nothing.
 
     If the judge fails, the verdict is unknown with the reason.
 
+    :param spark: returns a Spark session; called only for a history of more than :data:`AT_ONCE` rows
     :raises HistoryError: run.json or the history is missing, cut off or has other columns, or has invalid rows: a null
         or a word that the column does not allow, two rows for one record or one read, or a transaction with two
         outcomes
@@ -51,10 +52,10 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
     stored: dict[TableName, list[Piece]] = {name: pieces(run_dir, name) for name in ("produced", "consumed")}
     rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
-        if sum(rows.values()) > AT_ONCE:
-            return judge_large(run_dir, stored, settings, spark_map_over(spark), cores(spark), SIZES)
-        [verdict] = spark_map_over(spark)(lambda where: _judged(where, settings), [run_dir])
-        return verdict
+        if sum(rows.values()) <= AT_ONCE:
+            return _judged(run_dir, settings)
+        session = spark()
+        return judge_large(run_dir, stored, settings, spark_map_over(session), cores(session), SIZES)
     except HistoryError as error:
         raise error if str(run_dir) in str(error) else HistoryError(f"{run_dir}: {error}") from error
     except JbodError as error:

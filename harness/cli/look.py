@@ -214,7 +214,7 @@ def doctor(as_json: bool) -> int:
 
 @click.command()
 @RUN_DIR
-@click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
+@click.option("--spark-master", metavar="URL", help="A Spark master other than a local one, for a large history.")
 def check(run_dir: Path, spark_master: str | None) -> int:
     """Judge a stored history again, without a cluster.
 
@@ -228,14 +228,12 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     from harness.spark.session import check_master, end_spark, spark_session
 
     check_folder(run_dir)
-    read_settings(run_dir)  # fails before Spark starts
+    read_settings(run_dir)  # fails before anything is written
     check_master(spark_master)
-    with err.status("starting Spark"):
-        spark = spark_session(spark_master, jars=())
     try:
         write_ahead.settle(run_dir)  # adds the records of producers that were killed with their driver
         with err.status(f"judging {run_dir.name}"):
-            verdict = judge(spark, run_dir)
+            verdict = judge(lambda: spark_session(spark_master, jars=()), run_dir)
         write_verdict(run_dir, verdict)
     finally:
         end_spark()

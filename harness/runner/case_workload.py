@@ -136,7 +136,7 @@ class CaseWorkload:
             check_jvm()
             raise Inconclusive(f"the logs could not be read to their end: {error}") from error
         self._case.enter("judge")
-        verdict = self._judged_by_sessions(judge(self._spark.session(), self._case.run_dir))
+        verdict = self._judged_by_sessions(judge(self._spark.session, self._case.run_dir))
         check_jvm()
         write_verdict(self._case.run_dir, verdict)
         if verdict.verdict != "valid":
@@ -165,7 +165,7 @@ class CaseWorkload:
             return verdict
         try:
             self._case.record(producer_sessions=self._sessions())
-            again = judge(self._spark.session(), self._case.run_dir)
+            again = judge(self._spark.session, self._case.run_dir)
             if again.verdict != "unknown":
                 return again
             why = "; ".join(again.reasons)

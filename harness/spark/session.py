@@ -50,6 +50,8 @@ _LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
 _STANDALONE = re.compile(r"spark://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)(,([\w.-]+|\[[0-9a-fA-F:]+\]):\d+)*")
 
 Then = Callable[[SparkSession], object]
+SessionSource = Callable[[], SparkSession]
+"""Returns the Spark session of this process; starts it if there is none."""
 
 _jvm: subprocess.Popen[bytes] | None = None  # of the Spark driver; pyspark has one per process
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 _ARCHIVES = ("pyspark.zip", "py4j-")
 _OF_TASKS = (
-    "harness.checkers.judge",
     "harness.workload.group",
     "harness.workload.transactional",
     # Libraries import these when they first need them.

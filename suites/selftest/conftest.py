@@ -17,7 +17,7 @@ from harness.cluster.spec import ClusterSpec
 from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
-from harness.spark.session import end_spark, spark_session
+from harness.spark.session import SessionSource, end_spark, spark_session
 from suites.selftest.planted import Planted
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # hypothesis allows 0.2 s for an example by default
@@ -42,13 +42,16 @@ def planted(open_folder: Path) -> Planted:
 
 
 @pytest.fixture(scope="module")
-def judge_spark() -> Iterator[SparkSession]:
-    """A Spark session for reading histories. It ends with the module: tests of the pipeline need another one."""
+def judge_spark() -> Iterator[SessionSource]:
+    """Returns a Spark session for large histories; starts it when it is first called.
+
+    The session ends with the module: tests of the pipeline need another one.
+    """
     running = SparkContext._active_spark_context  # the session of the pipeline's tests outlives the module
     if running is not None:
-        yield SparkSession(running)
+        yield lambda: SparkSession(running)
         return
-    yield spark_session("local[2]", jars=())
+    yield lambda: spark_session("local[2]", jars=())
     end_spark()
 
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 import harness.checkers.judge as judge_module
 from harness.checkers.judge import judge, write_verdict
@@ -27,6 +26,7 @@ from harness.errors import HarnessError, HistoryError
 from harness.explain.explain import read_verdict
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
 from harness.history.write_ahead import Reservation
+from harness.spark.session import SessionSource
 from suites.selftest.histories import Story, anomaly_counts, story_of
 
 COUNT = 60
@@ -34,7 +34,7 @@ COUNT = 60
 
 @pytest.fixture(params=["at once", "by windows"])
 def judged(
-    request: pytest.FixtureRequest, judge_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, judge_spark: SessionSource, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Path], Verdict]:
     if request.param == "by windows":
         monkeypatch.setattr(judge_module, "AT_ONCE", 0)
@@ -326,7 +326,7 @@ def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
         judged(tmp_path)
 
 
-def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_verdict_of_another_run(judge_spark: SessionSource, tmp_path: Path) -> None:
     """The judge ignores an old verdict.json, and ``explain`` refuses the verdict of another run."""
     story = story_of(COUNT)
     run_dir = story.write(tmp_path / "run")

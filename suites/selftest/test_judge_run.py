@@ -19,6 +19,7 @@ from harness.checkers.settings import RunSettings, read_settings
 from harness.errors import HistoryError
 from harness.history.tables import CONSUMED, PRODUCED, SCHEMAS, HistoryWriter, load_table
 from harness.history.write_ahead import Reservation
+from harness.spark.session import SessionSource
 from suites.selftest.histories import Story, anomaly_counts, right_story, story_of, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
@@ -36,7 +37,7 @@ def change(run_dir: Path, table: str, column: str, values: pa.Array | None) -> N
 
 
 @pytest.mark.parametrize("kind", PLANTERS)
-def test_through_spark_it_is_the_same(kind: str, judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_from_files_it_is_the_same(kind: str, judge_spark: SessionSource, tmp_path: Path) -> None:
     dice = random.Random(kind)
     story = right_story(dice)
     while not PLANTERS[kind](dice, story):
@@ -49,7 +50,7 @@ def test_through_spark_it_is_the_same(kind: str, judge_spark: SparkSession, tmp_
     assert judge(judge_spark, story.write(run_dir)).as_json() == expected.as_json()
 
 
-def test_verdict_json_is_as_the_contract_has_it(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_verdict_json_is_as_the_contract_has_it(judge_spark: SessionSource, tmp_path: Path) -> None:
     story = story_of()
     story.send(3)
     story.send(4, outcome="failed")
@@ -99,7 +100,7 @@ def test_no_more_than_twenty_examples_and_always_the_same(tmp_path: Path) -> Non
 
 
 def test_a_judge_that_fails_says_unknown(
-    judge_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judge_spark: SessionSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = RunSettings(run_id="a run", groups=None)  # type: ignore[arg-type]
     monkeypatch.setattr(judge_module, "read_settings", lambda _: broken)
@@ -110,7 +111,7 @@ def test_a_judge_that_fails_says_unknown(
 
 
 @pytest.mark.parametrize("table", ["produced", "consumed"])
-def test_a_missing_table(table: str, judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_table(table: str, judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     part(run_dir, table).unlink()
     with pytest.raises(HistoryError, match=f"history/{table} has no Parquet file"):
@@ -122,7 +123,7 @@ def test_a_missing_table(table: str, judge_spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.parametrize("table", ["produced", "consumed", "drained"])
 @pytest.mark.parametrize("size", [0, 10, -3])
-def test_a_part_that_is_cut_off(table: str, size: int, judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_part_that_is_cut_off(table: str, size: int, judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     data = part(run_dir, table).read_bytes()
     part(run_dir, table).write_bytes(data[:size])
@@ -130,7 +131,7 @@ def test_a_part_that_is_cut_off(table: str, size: int, judge_spark: SparkSession
         judge(judge_spark, run_dir)
 
 
-def test_a_part_that_is_damaged_inside(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_part_that_is_damaged_inside(judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of(1000).write(tmp_path)
     data = bytearray(part(run_dir, "produced").read_bytes())
     data[4:4000] = b"\xff" * 3996
@@ -139,14 +140,14 @@ def test_a_part_that_is_damaged_inside(judge_spark: SparkSession, tmp_path: Path
         judge(judge_spark, run_dir)
 
 
-def test_a_file_that_is_no_parquet(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet(judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     (part(run_dir, "consumed").parent / "notes.txt").write_text("not a table, but quite long enough to be one")
     with pytest.raises(HistoryError, match=r"consumed/notes.txt .* is cut off or not a Parquet file"):
         judge(judge_spark, run_dir)
 
 
-def test_a_part_that_has_gone_is_missed(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_part_that_has_gone_is_missed(judge_spark: SessionSource, tmp_path: Path) -> None:
     """Without a promise of how many rows there are, a missing file would not show."""
     run_dir = story_of().write(tmp_path)
     promise = Reservation(producer="p", run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, below=3)
@@ -164,7 +165,7 @@ def test_a_part_that_has_gone_is_missed(judge_spark: SparkSession, tmp_path: Pat
         judge(judge_spark, run_dir)
 
 
-def test_hidden_files_are_not_there(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_hidden_files_are_not_there(judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     for name in ("_SUCCESS", ".part-000000.parquet.crc", ".half.tmp"):
         (part(run_dir, "produced").parent / name).write_text("x")
@@ -185,7 +186,7 @@ def test_hidden_files_are_not_there(judge_spark: SparkSession, tmp_path: Path) -
     ],
 )
 def test_other_columns(
-    table: str, column: str, values: pa.Array | None, why: str, judge_spark: SparkSession, tmp_path: Path
+    table: str, column: str, values: pa.Array | None, why: str, judge_spark: SessionSource, tmp_path: Path
 ) -> None:
     run_dir = story_of().write(tmp_path)
     change(run_dir, table, column, values)
@@ -193,7 +194,7 @@ def test_other_columns(
         judge(judge_spark, run_dir)
 
 
-def test_what_other_tools_write_is_welcome(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_what_other_tools_write_is_welcome(judge_spark: SessionSource, tmp_path: Path) -> None:
     """Histories of other tools: integers of any width, floats with NaN for null, empty columns, times of any unit."""
     run_dir = story_of().write(tmp_path)
     as_written = {table: load_table(run_dir, table) for table in SCHEMAS}
@@ -229,7 +230,7 @@ def test_what_other_tools_write_is_welcome(judge_spark: SparkSession, tmp_path: 
     assert judge(judge_spark, run_dir).as_json() == expected.as_json()
 
 
-def test_parts_may_differ_in_how_they_store_a_column(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_parts_may_differ_in_how_they_store_a_column(judge_spark: SessionSource, tmp_path: Path) -> None:
     story = story_of(2)
     run_dir = story.write(tmp_path)
     change(run_dir, "produced", "seq", pa.array([0, 1], pa.int32()))
@@ -240,7 +241,7 @@ def test_parts_may_differ_in_how_they_store_a_column(judge_spark: SparkSession, 
     assert (verdict.verdict, verdict.counts.sent, verdict.counts.read) == ("valid", 3, 6)
 
 
-def test_tables_without_rows(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_without_rows(judge_spark: SessionSource, tmp_path: Path) -> None:
     verdict = judge(judge_spark, Story().write(tmp_path))
     assert (verdict.verdict, [anomaly.kind for anomaly in verdict.anomalies]) == ("unknown", ["no_load"])
     only_sent = Story()
@@ -310,7 +311,7 @@ def test_a_writer_goes_on_behind_what_is_there(tmp_path: Path) -> None:
     assert len(list((tmp_path / "history/produced").iterdir())) == 3
 
 
-def test_a_column_that_differs_in_case_alone_is_another_one(judge_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_that_differs_in_case_alone_is_another_one(judge_spark: SessionSource, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     stored = pq.read_table(part(run_dir, "produced"))
     pq.write_table(stored.append_column("SEQ", pa.array([7, 8, 9])), part(run_dir, "produced"))
@@ -328,3 +329,11 @@ def test_large_numbers_are_judged_like_small_ones(tmp_path: Path) -> None:
     assert story.judged(tmp_path).verdict == "valid"
     story.consumed.pop(1)
     assert anomaly_counts(story.judged(tmp_path)) == {"lost": 1}
+
+
+def test_an_ordinary_history_needs_no_spark(tmp_path: Path) -> None:
+    def start() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    story = story_of()
+    assert judge(start, story.write(tmp_path)).as_json() == story.judged(tmp_path).as_json()

@@ -18,7 +18,6 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 import harness.checkers.judge as judge_module
 from harness.checkers.judge import judge, judge_large
@@ -27,6 +26,7 @@ from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.errors import HistoryError
 from harness.history.tables import SCHEMAS, HistoryWriter, TableName, load_table, pieces, table_dir
+from harness.spark.session import SessionSource
 from suites.selftest.histories import Row, Story, anomaly_counts, crc, right_story, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
@@ -440,7 +440,7 @@ def test_what_is_no_history(spoil: Callable[[Story], object], why: str, tmp_path
     ],
 )
 def test_too_much_of_a_large_history_to_look_into(
-    limit: str, most: int, why: str, judge_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, most: int, why: str, judge_spark: SessionSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If too many windows are odd, the verdict is unknown, whatever the judge has found so far."""
     monkeypatch.setattr(judge_module, "AT_ONCE", 0)
@@ -579,7 +579,7 @@ def test_windows_are_no_wider_than_memory_asks_for(tmp_path: Path, monkeypatch: 
     assert (rest.windows, rest.left) == (84, 0)  # windows of 12 offsets
 
 
-def test_through_spark(judge_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_through_spark(judge_spark: SessionSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "AT_ONCE", 0)
     dice = random.Random(3)
     story = longer(dice, 400)

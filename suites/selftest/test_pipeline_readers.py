@@ -75,7 +75,7 @@ def drain_and_judge(
 def judge_again(spark: SparkHandle, pair: Pair, run_dir: Path) -> Verdict:
     groups = {name: reader.name for reader in pair.readers for name in reader.consumers if len(reader.consumers) > 1}
     (run_dir / "run.json").write_text(json.dumps({"groups": groups}))
-    return judge(spark.session(), run_dir)
+    return judge(spark.session, run_dir)
 
 
 def take_out(run_dir: Path, row: dict[str, Any], *consumers: str) -> None:

@@ -5,11 +5,10 @@ import subprocess
 from collections.abc import Iterable, Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
 from harness.errors import HarnessError, UsageError
 from harness.spark import session
-from harness.spark.session import SparkHandle, check_master, jvm_died
+from harness.spark.session import SessionSource, SparkHandle, check_master, jvm_died
 from harness.spark.tasks import last_line
 
 
@@ -106,13 +105,13 @@ def test_a_jvm_that_is_just_dying_has_died(monkeypatch: pytest.MonkeyPatch) -> N
     assert not jvm_died(within_s=30)
 
 
-def test_pythons_workers_have_all_imported_and_read_no_archives(judge_spark: SparkSession) -> None:
+def test_pythons_workers_have_all_imported_and_read_no_archives(judge_spark: SessionSource) -> None:
     def look(_: Iterable[int]) -> Iterator[tuple[list[str], bool]]:
         import sys
 
         archives = [path for path in sys.path_importer_cache if "pyspark.zip" in path]
-        yield archives, "harness.checkers.judge" in sys.modules
+        yield archives, "harness.workload.transactional" in sys.modules
 
-    [(archives, imported)] = judge_spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    [(archives, imported)] = judge_spark().sparkContext.parallelize([0], 1).mapPartitions(look).collect()
     assert not archives
     assert imported

@@ -64,7 +64,7 @@ class Bench:
 
     def judge(self) -> Verdict:
         (self.run_dir / "run.json").write_text("{}")
-        return judge(self.spark.session(), self.run_dir)
+        return judge(self.spark.session, self.run_dir)
 
     def rows(self, table: str, **where: object) -> list[Row]:
         return stored_rows(self.run_dir, table, **where)

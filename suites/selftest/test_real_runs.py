@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
 from harness.bench.histories import Load, generate
 from harness.checkers.judge import AT_ONCE, judge
+from harness.spark.session import SessionSource
 from harness.waiting import await_until
 from suites.selftest.planted_anomalies import PLANTS
 from suites.selftest.processes import HANG_S, JBOD, Result, Results, Running, marked, run
@@ -106,7 +106,7 @@ def _changed(drain: pa.Table) -> pa.Table:
 def test_a_tampered_history_is_invalid_and_named(
     green: Result,
     tmp_path: Path,
-    judge_spark: SparkSession,
+    judge_spark: SessionSource,
     tamper: Callable[[pa.Table], pa.Table],
     kind: str,
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 
 
 def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
-    controls: Results, tmp_path: Path, judge_spark: SparkSession
+    controls: Results, tmp_path: Path, judge_spark: SessionSource
 ) -> None:
     red_beside_its_twin(controls, "new-epoch", "kraft", "duplicated")
     case = controls[1]["control/new-epoch[kraft-green]"]
