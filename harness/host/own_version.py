@@ -9,6 +9,8 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _GIT_S = 10.0
+_CODE = ("harness", "faults", "suites", "compose")
+_DIRTY = "-dirty"
 
 
 @cache
@@ -22,15 +24,26 @@ def own_version() -> str:
 
 @cache
 def own_revision() -> str | None:
-    """Return the git revision of the checkout that runs, with ``-dirty`` after it if files differ; None without one."""
+    """Return the git revision of the checkout that runs; None without one.
+
+    It ends with ``-dirty`` if files differ, or if there are new files in the folders of the code.
+    """
     if not (_ROOT / ".git").exists():
         return None
-    argv = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    revision = _git("describe", "--always", "--dirty", "--exclude=*")
+    if not revision or revision.endswith(_DIRTY):
+        return revision or None
+    return revision if _git("status", "--porcelain", "--untracked-files=all", "--", *_CODE) == "" else revision + _DIRTY
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints; None if it failed."""
+    argv = ["git", "-C", str(_ROOT), *arguments]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_GIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):  # no git
         return None
-    return done.stdout.strip() or None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def described() -> str:

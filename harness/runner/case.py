@@ -8,8 +8,6 @@ The run folder (``run.json``, ``events.jsonl``, ``history/``, ``brokers/``, ``ve
 from __future__ import annotations
 
 import json
-import os
-import platform
 import re
 import secrets
 import shlex
@@ -25,6 +23,7 @@ from harness.cluster.spec import ClusterSpec
 from harness.crowding import CrowdingWatch
 from harness.errors import HarnessError, UsageError
 from harness.host.atomic_write import write_atomically
+from harness.host.facts import machine_facts
 from harness.host.own_version import own_revision, own_version
 from harness.journal import Journal, now
 from harness.kafka.distribution import Distribution
@@ -118,7 +117,7 @@ class Case:
             **({"file": id.file} if id.file else {}),
             "run_token": case.run_token,
             "argv": list(argv),
-            "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
+            "host": machine_facts(),
             "jbod": {"version": own_version(), "revision": own_revision()},
             "started_at": now().isoformat(),
             "ended_at": None,
