@@ -13,10 +13,21 @@ import click
 from harness.cli.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
 from harness.host.atomic_write import write_atomically
+from harness.runner import baselines
+from harness.runner.baselines import Baselines, Reused
 from harness.runner.build_lacks import lack_lines, probe_apart
 from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.deviation import in_words
-from harness.runner.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
+from harness.runner.qualifying import (
+    WAVERING,
+    Side,
+    Wanted,
+    cases_of,
+    check_same_build,
+    run_sides,
+    run_too_seldom,
+    side,
+)
 from harness.runner.results import write_json
 from harness.runner.suite_kinds import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
@@ -46,7 +57,10 @@ from reports.rows import Row, RunsRead, count_cases
     "--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Least number of runs of each case."
 )
 @JOBS
-@click.option("--seed", type=int, metavar="N", help="Seed of both sides.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Seed of both sides (default: that of the kept baseline, or a random one)."
+)
+@click.option("--fresh", is_flag=True, help="Run the baseline anew: use no runs that earlier qualifications kept.")
 @click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer as JSON.")
 def qualify(
@@ -58,6 +72,7 @@ def qualify(
     repeats: int,
     jobs: int,
     seed: int | None,
+    fresh: bool,
     out: Path,
     json_file: Path | None,
 ) -> int:
@@ -65,6 +80,9 @@ def qualify(
 
     Without a SELECTOR, all suites run except controls, known bugs and random schedules. The page names what is left
     out. With the same --out, the command continues where it stopped. A case that is not valid runs three times.
+
+    The baseline's runs are kept in baselines/ beside --out. A qualification of another candidate uses them again if
+    build, backend, seed, jbod's revision and machine are the same. A line says how many, or why none.
     """
     builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
     sides = [side(name, build, out / name, mode, backend) for name, build in builds]
@@ -73,6 +91,7 @@ def qualify(
         check_runs_dir(each.runs_dir)
         check_same_build(each)
     selected = {each.name: cases_of(each, selector) for each in sides}
+    kept = _kept_baseline(sides[1], out, fresh) if baseline else None
     probed = {each.name: probe_apart(each.build, each.probe, click.echo) for each in sides}
     wanted = selected if selector else {name: of.without(not_asked(backend)) for name, of in selected.items()}
     if baseline:
@@ -81,17 +100,22 @@ def qualify(
     for name, lines in lacks.items():
         for line in lines:
             click.echo(f"{name}: {line}")
-    seed = _kept_seed(out / "seed") if seed is None else seed
+    if seed is None:
+        known = kept.seed(wanted["baseline"].of_the_suites, max(repeats, WAVERING)) if kept else None
+        seed = _kept_seed(out / "seed", known)
+    reused = _reuse(kept, sides[1], wanted["baseline"], seed, repeats) if kept else Reused()
     codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, seed=seed, say=click.echo)
+    if kept:
+        kept.keep(sides[1].runs_dir, sides[1].probe, wanted["baseline"].of_the_suites, click.echo)
     if EXIT_USAGE in codes.values():  # the run has printed the reason
         return EXIT_USAGE
     ours, *others = (
-        _with_missing(read([each.runs_dir]), wanted[each.name], each.backend, lacks[each.name]) for each in sides
+        _with_missing(read(each.folders()), wanted[each.name], each.backend, lacks[each.name]) for each in sides
     )
     left_out = Counter(suite_of(case) for case in {*selected["candidate"].cases} - {*wanted["candidate"].cases})
     unnamed = [f"left out, because not selected: {suite} ({count_cases(count)})" for suite, count in left_out.items()]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
-    compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
+    compared = compare(ours, write_baseline(_with_reused(others[0], reused), out / "report") if others else None)
     compared = _with_repeats(compared, {each.name: run_too_seldom(each, wanted[each.name], repeats) for each in sides})
     write_report(ours, out / "report", compared, allure=False)
     for note in compared.notes:
@@ -101,7 +125,27 @@ def qualify(
     for deviation in compared.mended:
         click.echo(f"mended: {in_words(deviation.does, deviation.issue)}: {', '.join(deviation.mended)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
-    return write_json(json_file, _to_json(compared, seed), click.echo)
+    return write_json(json_file, _to_json(compared, seed) | {"reused": len(reused.runs)}, click.echo)
+
+
+def _kept_baseline(baseline: Side, out: Path, fresh: bool) -> Baselines:
+    """The kept runs of the baseline, whose probe is taken at once."""
+    build = baseline.distribution(click.echo)
+    kept = Baselines.of(out.parent / baselines.FOLDER, build, baseline.backend, fresh=fresh)
+    kept.take_probe(baseline.probe)
+    return kept
+
+
+def _reuse(kept: Baselines, baseline: Side, wanted: Wanted, seed: int, repeats: int) -> Reused:
+    """Take the kept runs that this qualification can use, and say how many, or why none."""
+    seeds = range(seed, seed + max(repeats, WAVERING))
+    reused = kept.take(wanted.of_the_suites, seeds, baseline.reused_dir, baseline.ran_itself())
+    click.echo(f"baseline: {reused}")
+    return reused
+
+
+def _with_reused(run: RunsRead, reused: Reused) -> RunsRead:
+    return replace(run, notes=(str(reused), *run.notes)) if reused.runs else run
 
 
 def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) -> Qualification:
@@ -125,10 +169,14 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
     return replace(compared, answer=answer, notes=(*compared.notes, *notes))
 
 
-def _kept_seed(file: Path) -> int:
-    """The seed drawn when this qualification began. A side that runs later has the same one."""
+def _kept_seed(file: Path, known: int | None) -> int:
+    """The seed chosen when this qualification began. A side that runs later has the same one.
+
+    :param known: the seed of the kept baseline; None: a random one is drawn
+    """
     if not file.exists():
-        write_atomically(file, f"{random.SystemRandom().randrange(2**31)}\n")
+        seed = random.SystemRandom().randrange(2**31) if known is None else known
+        write_atomically(file, f"{seed}\n")
     return int(file.read_text())
 
 

@@ -1,7 +1,8 @@
 """Runs a candidate and a baseline, case by case, until each case has run often enough.
 
 Each build has a runs folder of its own, whose ledger decides which cases are due (:mod:`harness.runner.ledger`). There
-is no other state, so the same command continues an interrupted qualification. Cases that were not valid run three
+is no other state, so the same command continues an interrupted qualification. The baseline has a second folder, of runs
+that earlier qualifications kept (:mod:`harness.runner.baselines`). Cases that were not valid run three
 times, to tell a regression from a flaky case. The builds take turns, round by round, so that a machine that is slow for
 an hour affects both.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from harness.cluster.nodes.backends import unknown_backend
 from harness.errors import JbodError, UsageError
 from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.distribution import Distribution
 from harness.runner import ledger
 from harness.runner.listing import ListedScenario
 from harness.runner.outside import selector_of
@@ -37,12 +39,14 @@ class Side:
     :ivar name: "candidate" or "baseline"
     :ivar backend: the backend of its nodes
     :ivar runs_dir: the folder of its run folders
+    :ivar reused_dir: the folder of runs of earlier qualifications; it may be missing
     """
 
     name: str
     build: BuildOptions
     backend: str
     runs_dir: Path
+    reused_dir: Path
 
     @property
     def options(self) -> list[str]:
@@ -55,8 +59,21 @@ class Side:
         return self.runs_dir.with_name(f"{self.runs_dir.name}-probe.json")
 
     def ran(self) -> list[ledger.Entry]:
-        """Return the ledger entries of its runs on this backend."""
+        """Return the ledger entries of its runs on this backend, first the reused ones."""
+        return [*ledger.alike(ledger.read(self.reused_dir), {}, self.backend), *self.ran_itself()]
+
+    def ran_itself(self) -> list[ledger.Entry]:
+        """Return the ledger entries of this qualification's own runs on this backend."""
         return ledger.alike(ledger.read(self.runs_dir), {}, self.backend)
+
+    def folders(self) -> list[Path]:
+        """Return the folders that have its runs."""
+        return [self.runs_dir, *([self.reused_dir] if self.reused_dir.exists() else [])]
+
+    def distribution(self, say: Callable[[str], None]) -> Distribution:
+        """Return the build, which is the same in each of its modes."""
+        builds = Builds.choose(self.build)
+        return builds.of(builds.modes()[0], say)
 
 
 def build_options(build: str, mode: str | None) -> BuildOptions:
@@ -80,7 +97,13 @@ def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str =
     :param build: a version, an unpacked build or a tarball
     :raises UsageError: the name is empty
     """
-    return Side(name=name, build=build_options(build, mode), backend=backend, runs_dir=runs_dir)
+    return Side(
+        name=name,
+        build=build_options(build, mode),
+        backend=backend,
+        runs_dir=runs_dir,
+        reused_dir=runs_dir.with_name(f"{runs_dir.name}-reused"),
+    )
 
 
 def check_same_build(build: Side) -> None:
@@ -115,6 +138,11 @@ class Wanted:
     def cases(self) -> tuple[str, ...]:
         """The ids of the cases."""
         return tuple(self.scenarios)
+
+    @property
+    def of_the_suites(self) -> tuple[str, ...]:
+        """The ids of the cases whose scenarios are in the suites."""
+        return tuple(case for case, scenario in self.scenarios.items() if scenario.file is None)
 
     def selector(self, case: str) -> str:
         """Return the selector of a case."""
@@ -180,8 +208,9 @@ def run_sides(
 ) -> dict[str, int]:
     """Run the wanted cases of each side until nothing is due. Returns the exit code of each side's last round, by name.
 
-    Both sides have the same seed in a round, and the next round has another. A round without any result (only errors
-    and skipped cases) is the last one for its side; the report names these cases.
+    Both sides have the same seed in a round, and the next round has another. A case that ran with the seed of a round
+    waits for the next one. A round without any result (only errors and skipped cases) is the last one for its side; the
+    report names these cases.
     """
     stuck: set[str] = set()
     codes: dict[str, int] = {}
@@ -193,7 +222,10 @@ def run_sides(
     for round_seed in itertools.count(seed):
         if not (at_work := left()):
             break
-        for each, now_due in at_work:
+        for each, all_due in at_work:
+            ran = {entry.id for entry in each.ran() if entry.seed == round_seed and entry.verdict != "error"}
+            if not (now_due := [case for case in all_due if case not in ran]):
+                continue
             say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
             known = len(each.ran())
             where = (f"--probe={each.probe}", f"--runs-dir={each.runs_dir}", f"--junit={_next_file(each.runs_dir)}")

@@ -191,6 +191,23 @@ class Planted:
         (self._checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (self._checkout / name).write_text(text)
 
+    def commit(self, change: str = "") -> None:
+        """Commit the checkout, so that it has a revision.
+
+        :param change: a line that is added to the planted cases before
+        """
+        with (self._checkout / "suites" / "kip_112" / "plays.py").open("a") as file:
+            file.write(f"{change}\n")
+        (self._checkout / ".gitignore").write_text("__pycache__/\n")
+        who = ("-c", "user.name=planted", "-c", "user.email=planted@localhost")
+        for arguments in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "planted"]):
+            subprocess.run(["git", "-C", self._checkout, *arguments], check=True)
+
+    def add_file(self, name: str) -> Path:
+        """Add an empty file to the checkout, which git does not know; returns its path."""
+        self._lay_down(name, "")
+        return self._checkout / name
+
     def kafka(self, version: str) -> Path:
         """The home folder of a Kafka of that version, which cannot start."""
         home = self.folder / f"kafka-{version}"
