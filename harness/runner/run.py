@@ -31,6 +31,7 @@ from harness.runner.scenario import DeclaredCase
 from harness.runner.selection import Selection
 from harness.runner.subrun import arguments_of
 from harness.spark.session import check_master
+from harness.workload.spark_archive import prepare_spark_archive
 
 RUN = pytest.StashKey["Run"]()
 
@@ -102,7 +103,7 @@ class Run:
         backend_kind(self.backend).check()
         for mode in sorted(modes):
             prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
-        spark_kafka_jars(cache_dir(), say=self.say)
+        prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
         jolokia_agent(cache_dir(), say=self.say)
 
     def is_over(self) -> bool:

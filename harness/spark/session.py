@@ -37,6 +37,7 @@ import harness.spark
 from harness.errors import HarnessError, PipelineError, UsageError
 from harness.host.java import FAST_START
 from harness.host.scratch import scratch_folder
+from harness.spark.class_archive import use_options
 
 # Tasks that run at once on the local master: producers, live consumers and the tasks of a drain.
 LOCAL_SLOTS = 16
@@ -77,11 +78,14 @@ def check_master(master: str | None) -> None:
     raise HarnessError(f"Spark master {master} doesn't answer; is it running, and is this its RPC port (7077)?")
 
 
-def spark_session(master: str | None, *, jars: Sequence[Path]) -> SparkSession:
+def spark_session(
+    master: str | None, *, jars: Sequence[Path], jvm_options: Sequence[str] | None = None
+) -> SparkSession:
     """The Spark session of this process; starts one (about 5 s) if there is none.
 
     :param master: see :func:`check_master`; None is ``local[16]``
     :param jars: Spark's Kafka connector and its dependencies, of pyspark's version; fixed by the first call
+    :param jvm_options: more options of the driver's JVM; None: use its class data archive, if there is one
     :raises UsageError, HarnessError: as :func:`check_master`; also if Spark doesn't start, with the end of its log
     """
     check_master(master)
@@ -99,7 +103,8 @@ def spark_session(master: str | None, *, jars: Sequence[Path]) -> SparkSession:
     log = scratch / "spark.log"
     try:
         with log.open("ab") as output:
-            session = _start(_settings(wanted, jars, scratch), output)
+            options = use_options(jars) if jvm_options is None else jvm_options
+            session = _start(_settings(wanted, jars, scratch, options), output)
     except Exception as error:
         end_spark()
         last = _last_words(log)
@@ -167,10 +172,12 @@ class SparkHandle:
         end_spark()
 
 
-def end_spark() -> None:
+def end_spark(timeout_s: float = STOP_S) -> None:
     """End the Spark session and the JVM of this process, if any, whatever state they are in.
 
     ``SparkSession.stop`` alone leaves the JVM to the next session of the process.
+
+    :param timeout_s: after it, the JVM is killed
     """
     global _jvm
     for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):
@@ -187,7 +194,7 @@ def end_spark() -> None:
         if _jvm.stdin is not None:
             _jvm.stdin.close()  # the gateway server ends with its stdin
         try:
-            _jvm.wait(timeout=STOP_S)
+            _jvm.wait(timeout=timeout_s)
         except Exception:
             _jvm.kill()
             _jvm.wait()
@@ -213,7 +220,7 @@ def check_jvm() -> None:
         raise PipelineError(JVM_DIED)
 
 
-def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
+def _settings(master: str, jars: Sequence[Path], scratch: Path, jvm_options: Sequence[str]) -> SparkConf:
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("jbod")
     settings = {
         # All connections stay on this machine.
@@ -244,7 +251,7 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.local.dir": str(scratch),
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",
-        "spark.driver.defaultJavaOptions": " ".join(FAST_START),
+        "spark.driver.defaultJavaOptions": " ".join([*FAST_START, *jvm_options]),
         "spark.executor.defaultJavaOptions": " ".join(FAST_START),
         "spark.python.daemon.module": harness.spark.__name__ + ".spark_daemon",
         # So that workers of a standalone cluster find this package even where it isn't installed.
