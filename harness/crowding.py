@@ -17,6 +17,7 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -31,6 +32,8 @@ EASY = 2.0
 """The crowding that the time-outs allow for: threads ready to run per core, and the lateness of sleeps."""
 PATIENCE = 4.0
 """The longest that a wait may take on a crowded machine, as a multiple of its time-out."""
+MOSTLY = 0.5
+"""The share of crowded samples from which the figures of a case are those of a crowded machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +65,25 @@ class CrowdedTime:
     :ivar per_core_max: the most threads that were ready to run, per core
     :ivar lateness_max: the seconds that the latest sleep took, as a multiple of the seconds asked for
     :ivar crowded_share: the share of samples in which one of them exceeds :data:`EASY`, from 0 to 1
+    :ivar per_core_mean: the mean number of threads that were ready to run, per core; 0 in older files
+    :ivar lateness_mean: the seconds that sleeps took, as a multiple of the seconds asked for; 1 in older files
     """
 
     per_core_max: float = 0.0
     lateness_max: float = 1.0
     crowded_share: float = 0.0
+    per_core_mean: float = 0.0
+    lateness_mean: float = 1.0
+
+    @property
+    def marks_times(self) -> bool:
+        """Whether the times of the case are those of a crowded machine: for most of the time it was one."""
+        return self.crowded_share > MOSTLY
+
+    @property
+    def mean(self) -> Crowding:
+        """The mean crowding."""
+        return Crowding(per_core=self.per_core_mean, lateness=self.lateness_mean)
 
     def __str__(self) -> str:
         return (
@@ -98,20 +115,26 @@ class _Sampler(threading.Thread):
         found = self._after(start)
         if not found:
             return CrowdedTime()
-        crowded = sum(max(per_core, lateness) > EASY for _, per_core, lateness in found)
+        crowded, mean = sum(max(per_core, lateness) > EASY for _, per_core, lateness in found), _mean(found)
         return CrowdedTime(
             per_core_max=round(max(each[1] for each in found), 2),
             lateness_max=round(max(each[2] for each in found), 2),
             crowded_share=round(crowded / len(found), 3),
+            per_core_mean=round(mean.per_core, 2),
+            lateness_mean=round(mean.lateness, 2),
         )
 
     def since(self, start: float) -> Crowding:
-        found = self._after(start)
-        if not found:
-            return Crowding()
-        return Crowding(
-            per_core=sum(each[1] for each in found) / len(found), lateness=sum(each[2] for each in found) / len(found)
-        )
+        return _mean(self._after(start))
+
+
+def _mean(samples: Sequence[tuple[float, float, float]]) -> Crowding:
+    if not samples:
+        return Crowding()
+    count = len(samples)
+    return Crowding(
+        per_core=sum(each[1] for each in samples) / count, lateness=sum(each[2] for each in samples) / count
+    )
 
 
 def _ready() -> int:

@@ -13,6 +13,7 @@ import click
 from harness.cli.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
 from harness.host.atomic_write import write_atomically
+from harness.runner.at_once import JobsOption
 from harness.runner import baselines
 from harness.runner.baselines import Baselines, Reused
 from harness.runner.build_lacks import lack_lines, probe_apart
@@ -70,7 +71,7 @@ def qualify(
     mode: str | None,
     backend: str,
     repeats: int,
-    jobs: int,
+    jobs: JobsOption,
     seed: int | None,
     fresh: bool,
     out: Path,

@@ -23,7 +23,7 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.tool_answers import Key
-from harness.waiting import await_until
+from harness.waiting import TOO_SLOW, await_until
 from suites.elections import check_elections
 from suites.expected_state import ExpectedState, Leadership, ReplicaKey
 from suites.held_moves import check_ended_before_throttle
@@ -166,7 +166,7 @@ class StateCheck(ExpectedState):
                 seen = f"{seen}; besides: {'; '.join(more)}"
             only_leaders = found and all(map(LEADERSHIP_DIFFERS.search, found))
             if only_leaders and (lost := self._lost_session(self._agreed_at)):
-                return Inconclusive(f"this machine is too slow: {lost}; {seen}")
+                return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
         return PromiseBroken(seen)
 
     def _lost_session(self, since: datetime) -> str | None:
@@ -194,7 +194,7 @@ class StateCheck(ExpectedState):
                     f"{event.at.isoformat()} broker {event.seen_by} saw leader {event.leader or 'none'}"
                 )
                 if lost := self._lost_session(led.at):
-                    raise Inconclusive(f"this machine is too slow: {lost}; {seen}")
+                    raise Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
                 raise PromiseBroken(seen)
 
     def _take_over_leaderships(self, leaderships: Mapping[Key, Leadership]) -> None:

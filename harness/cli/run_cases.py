@@ -26,8 +26,10 @@ from harness.cli.shared import (
     RUN_DIR,
     RUN_OPTIONS,
     WIDTH,
+    Collector,
     collect,
     fixed_cases,
+    note,
     out,
     run_pytest,
     say,
@@ -38,6 +40,7 @@ from harness.cli.shared import (
     with_options,
 )
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
+from harness.runner.at_once import AUTO, AtOnce, JobsOption, choose
 from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 @JOBS
 def run(
     selector: tuple[str, ...],
-    jobs: int,
+    jobs: JobsOption,
     schedule: tuple[str, ...],
     probe: tuple[str, ...],
     junit: str | None,
@@ -77,7 +80,7 @@ def run(
 def _run(
     selector: tuple[str, ...],
     options: dict[str, str | None],
-    jobs: int = 1,
+    jobs: JobsOption = 1,
     schedules: tuple[str, ...] = (),
     junit: str | None = None,
     allure: str | None = None,
@@ -87,37 +90,40 @@ def _run(
 ) -> int:
     """Run scenarios in pytest; with several jobs in pytest-xdist workers, each with a Spark session of its own.
 
-    For about half of its time a case waits, for sessions to expire or checkpoints to be due. So two cases at once on
-    two cores take about two thirds of the time. But a busier machine also affects the measured gaps of clients, so the
-    default is one.
+    Several cases at once take less time (:mod:`harness.runner.at_once`). A busier machine also affects the measured
+    gaps of clients, so cases on a crowded machine are marked.
     """
     from harness.cli.console import ConsoleReporter
     from harness.runner.case import check_runs_dir
     from harness.runner.published_dir import published_dir
     from harness.runner.scheduling import SpecAffinityScheduler, Turn
 
-    if jobs > 1 and options.get("pause_at"):
-        raise UsageError("--pause-at pauses one case at a time, so it cannot be used with --jobs")
+    if options.get("pause_at"):
+        if jobs not in (1, AUTO):
+            raise UsageError("--pause-at pauses one case at a time, so it cannot be used with --jobs")
+        jobs = 1
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest creates a folder beside it
     given = arguments_of({**options, "no_skips": no_skips})
     arguments = [*where(selector), *given, *(f"--schedule={file}" for file in schedules)]
     arguments += [f"--probe={file}" for file in probes]
-    junit_file = Path(junit or runs_dir.parent / "junit.xml")
-    arguments += [f"--junitxml={junit_file}"]
     plugins: list[object] = []
-    with published_dir(Path(allure or runs_dir.parent / "allure-results")) as results:
-        arguments += [f"--alluredir={results}"]
-        if jobs > 1:
+    if jobs != 1:
+        collected = collect(*arguments)
+        at_once = AtOnce(count=min(jobs, len(collected.cases))) if jobs != AUTO else _chosen(collected)
+        if at_once.count > 1 or jobs != AUTO:
             # With chunks of one, no case waits for a busy worker while another is idle.
-            collected = collect(*arguments)
-            workers = min(jobs, len(collected.cases))
-            arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
+            arguments += [f"--numprocesses={at_once.count}", "--maxschedchunk=1", "--max-worker-restart=0"]
             run = collected.run
             turns = {
                 case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
             }
-            plugins.append(SpecAffinityScheduler(turns, by_size=options.get("stop_after") is None))
+            by_size, chosen = options.get("stop_after") is None, at_once if jobs == AUTO else None
+            plugins.append(SpecAffinityScheduler(turns, by_size=by_size, chosen=chosen))
+    junit_file = Path(junit or runs_dir.parent / "junit.xml")
+    arguments += [f"--junitxml={junit_file}"]
+    with published_dir(Path(allure or runs_dir.parent / "allure-results")) as results:
+        arguments += [f"--alluredir={results}"]
         # Duplicate descriptors, because pytest captures standard output and standard error while a case runs.
         with (
             os.fdopen(os.dup(sys.stdout.fileno()), "w") as output,
@@ -129,6 +135,19 @@ def _run(
         if ElementTree.parse(junit_file).find(".//testcase") is None:
             junit_file.unlink()  # CI would read a file without tests as a pass
     return code
+
+
+def _chosen(collected: Collector) -> AtOnce:
+    """Choose how many of the collected cases run at once, and print it unless there is at most one case for this
+    build."""
+    from harness.host.room import room
+
+    count = sum(collected.run.unfit_build(case) is None for case in collected.cases)
+    if count <= 1:
+        return AtOnce()
+    at_once = choose(room(), count)
+    note(str(at_once))
+    return at_once
 
 
 @click.command()
@@ -169,7 +188,7 @@ def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | No
     json_file = Path(name) if (name := options.pop("json")) else None
     check_json_file(json_file)
     given = arguments_of({**options, **again, "no_skips": no_skips})
-    arguments = [selector, *given, *(f"--schedule={file}" for file in schedules)]
+    arguments = [selector, "--jobs=1", *given, *(f"--schedule={file}" for file in schedules)]
     times = int(repeat) if repeat.isdecimal() else None
     runs = repeat_apart(arguments, times, say)
     code = worst([each.exit_code for each in runs])
@@ -180,7 +199,7 @@ def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | No
 @click.command()
 @RUN_DIR
 @JOBS
-def shrink(run_dir: Path, jobs: int) -> int:
+def shrink(run_dir: Path, jobs: JobsOption) -> int:
     """Find the smallest part of a failing random schedule that still fails."""
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
@@ -222,7 +241,7 @@ def nightly(
     seed: int | None,
     runs_dir: Path,
     json_file: Path | None,
-    jobs: int,
+    jobs: JobsOption,
     **options: str | None,
 ) -> int:
     """Run the fixed suites, the least recently run cases first, then random schedules, within a time budget.
@@ -232,6 +251,7 @@ def nightly(
     import random
 
     from harness.cluster.nodes.backends import backend_kind
+    from harness.host.room import room
     from harness.kafka.builds import BuildOptions
     from harness.runner.case import check_json_file, check_runs_dir
     from harness.runner.nightly import Plan, run_night
@@ -252,6 +272,7 @@ def nightly(
         runs_dir=runs_dir,
         every=timedelta(seconds=every_s),
         jobs=jobs,
+        at_once=choose(room(), len(fixed.planned)).count if jobs == AUTO else jobs,
         options=[*arguments_of(options), *probes],
     )
     night = run_night(plan, say)

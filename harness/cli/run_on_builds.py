@@ -19,6 +19,7 @@ from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.kafka.versions import Mode
+    from harness.runner.at_once import JobsOption
     from harness.runner.case_result import CaseResult
     from harness.runner.deviation import NotedDeviation
     from harness.runner.scenario import DeclaredCase
@@ -30,7 +31,7 @@ _DEVIATES = "*"
 def run_on_each(
     selector: tuple[str, ...],
     options: Mapping[str, str | None],
-    jobs: int,
+    jobs: JobsOption,
     schedules: tuple[str, ...],
     junit: str | None,
     allure: str | None,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.runner import run_options
+from harness.runner.at_once import AUTO, MOST, JobsOption
 from harness.runner.run_options import RunOption
 from harness.runner.subrun import arguments_of
 
@@ -87,12 +88,29 @@ JSON_FILE = click.option(
 )
 FOLDER = click.Path(path_type=Path, readable=False)  # click would call an unreadable folder a usage error
 RUN_DIR = click.argument("run_dir", type=FOLDER)
+
+
+def _jobs(_context: click.Context, _option: click.Parameter, text: str) -> JobsOption:
+    """Convert the value of ``--jobs``; a click callback.
+
+    :raises click.BadParameter: it is neither a number of cases nor ``auto``
+    """
+    if text == AUTO:
+        return AUTO
+    number = int(text) if re.fullmatch(r"-?\d+", text) else 0
+    if not 1 <= number <= MOST:
+        raise click.BadParameter(f"{text} is not in the range from 1 to {MOST}, nor {AUTO}")
+    return number
+
+
 JOBS = click.option(
     "--jobs",
-    type=click.IntRange(1, 64),
-    default=1,
+    callback=_jobs,
+    metavar=f"N|{AUTO}",
+    default=AUTO,
     show_default=True,
-    help="How many cases run at once, each with its own cluster and Spark session (2 to 3 GB).",
+    help="How many cases run at once, each with its own cluster and Spark session (about 3 GiB). auto: as many as "
+    "cores, memory and the present load allow; fewer where brokers starve.",
 )
 
 

@@ -16,7 +16,7 @@ from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
 from harness.host.disk_space import why_full
 from harness.journal import now
 from harness.kafka.admin import Refused
-from harness.waiting import CROWDED
+from harness.waiting import CROWDED, TOO_SLOW
 
 if TYPE_CHECKING:
     from harness.cluster.lifecycle import ClusterLifecycle
@@ -60,7 +60,7 @@ class OwnPart:
         if self._needs_all and (idle := self._idle()):
             return AwaitTimeout(f"{', '.join(idle)}; {seen}")
         if lost := self._lost_session():
-            return Inconclusive(f"this machine is too slow: {lost}; {seen}")
+            return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
         return PromiseBroken(seen)
 
     def unserved(self, seen: str) -> JbodError:
@@ -83,7 +83,7 @@ class OwnPart:
             return refusal
         seen = f"Kafka must {self._promise}: {refusal}"
         if lost := self._lost_session():
-            return Inconclusive(f"this machine is too slow: {lost}; {seen}")
+            return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
         crowding = self._wait.crowding
         if refusal.error == _TOO_LATE and crowding.stretch > 1.0:
             return Inconclusive(f"{CROWDED} ({crowding}): {seen}")

@@ -85,13 +85,13 @@ def group_of(found: Controller, pid: int) -> Path:
 
     :raises EnvironmentLacks: it has none
     """
-    group = _group(Path("/proc"), pid, found.root, "blkio" if found.version == 1 else "")
+    group = group_below(Path("/proc"), pid, found.root, "blkio" if found.version == 1 else "")
     if group is None:
         raise EnvironmentLacks(f"process {pid} is in no group of {found.root}")
     return group
 
 
-def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
+def group_below(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
     """A process's group of a controller ("" for v2), below the controller's root; None if it has none."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -112,7 +112,7 @@ def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str 
             if type != kind or (controller and controller not in options.split(",")):
                 continue
             with suppress(OSError):
-                group = _group(proc, pid, Path(where), controller)
+                group = group_below(proc, pid, Path(where), controller)
                 if group is not None and of in str(group) and (found := re.search(pattern, (group / file).read_text())):
                     return f"{file}: {found[0]}"
     return None

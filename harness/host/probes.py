@@ -15,17 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from harness.host.broker_user import broker_user
 from harness.host.cache import cache_path
 from harness.host.control_group import controller
 from harness.host.java import HOW_TO_GET, java_command, java_version
 from harness.host.programs import run_to_end, system_program
+from harness.host.room import memory_left
 from harness.host.scratch import scratch
 
 # Kafka 4.x (KIP-1013) and pyspark 4 need 17. Kafka 3.x runs on 11, but pyspark runs beside every cluster.
@@ -165,16 +163,7 @@ def _maven() -> Seen:
     fix=f"end other programs or use a machine with {_gigabytes(MEMORY_BYTES)} to spare",
 )
 def _memory() -> Seen:
-    available, where = psutil.virtual_memory().available, "available"
-    for limit, usage in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        # "max", or no such file, is no limit; a container sees its own group here.
-        with suppress(OSError, ValueError):
-            left = int(Path(limit).read_text()) - int(Path(usage).read_text())
-            if left < available:
-                available, where = left, "left in this cgroup"
+    available, where = memory_left()
     return available >= MEMORY_BYTES, f"{_gigabytes(available)} {where}"
 
 

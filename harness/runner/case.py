@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from harness.checkers.verdict import Verdict
 from harness.cluster.spec import ClusterSpec
-from harness.crowding import CrowdingWatch
+from harness.crowding import CrowdedTime, CrowdingWatch
 from harness.errors import HarnessError, UsageError
 from harness.host.atomic_write import write_atomically
 from harness.host.facts import machine_facts
@@ -72,6 +72,7 @@ class Case:
     :ivar shortfalls: reasons why the case has shown nothing, whatever the judge decides
     :ivar measured: figures of the scenario by name; they do not affect the verdict
     :ivar kept: lines that say how to reach the cluster, if it was kept
+    :ivar crowding: how crowded the machine was; None before the end
     """
 
     id: CaseId
@@ -83,15 +84,17 @@ class Case:
     shortfalls: list[str] = field(default_factory=list)
     measured: dict[str, float] = field(default_factory=dict)
     kept: Sequence[str] = ()
+    crowding: CrowdedTime | None = None
     _phases_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
     _began: float = field(default_factory=time.monotonic)
     _crowding: CrowdingWatch = field(default_factory=CrowdingWatch)
 
     @classmethod
-    def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str]) -> Case:
+    def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str], jobs: int = 1) -> Case:
         """Create the run folder and write the first run.json.
 
+        :param jobs: how many cases run at once
         :raises HarnessError: the runs folder is not writable
         """
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", id.id).strip("-")
@@ -117,6 +120,7 @@ class Case:
             **({"file": id.file} if id.file else {}),
             "run_token": case.run_token,
             "argv": list(argv),
+            "jobs": jobs,
             "host": machine_facts(),
             "jbod": {"version": own_version(), "revision": own_revision()},
             "started_at": now().isoformat(),
@@ -196,6 +200,7 @@ class Case:
         :param errors: logged errors that no fault explains (:mod:`harness.measure.errors_logged`)
         """
         self.journal.write("case.ended", verdict=verdict, reason=reason)
+        self.crowding = self._crowding.so_far()
         self.record(
             ended_at=now().isoformat(),
             outcome={"verdict": verdict, "reason": reason},
@@ -203,7 +208,7 @@ class Case:
             faults=[each.to_json() for each in faults],
             deviations=[each.to_json() for each in deviations],
             measured=self.measured,
-            crowding=asdict(self._crowding.so_far()),
+            crowding=asdict(self.crowding),
             errors_logged=[asdict(each) for each in errors],
         )
         self.journal.close()

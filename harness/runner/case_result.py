@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.crowding import PATIENCE, CrowdedTime
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import CaseId, Outcome
 from harness.runner.deviation import NotedDeviation
+from harness.waiting import CROWDED, TOO_SLOW
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +30,7 @@ class CaseResult:
     :ivar kept: lines that say how to reach the cluster, if it was kept
     :ivar served: the cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)
     :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
+    :ivar crowding: how crowded the machine was; None if the run folder could not be written
     """
 
     case: CaseId
@@ -45,6 +48,24 @@ class CaseResult:
     kept: Sequence[str] = ()
     served: Sequence[str] = ()
     sha256: str = ""
+    crowding: CrowdedTime | None = None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its times are those of a crowded machine."""
+        return self.crowding is not None and self.crowding.marks_times
+
+    def starved(self) -> str | None:
+        """Return how the case shows that the machine was too slow for it; None if it does not.
+
+        It was too slow if it left the case unknown, or if waits got all the time that they may get. Time-outs do not
+        make up for more than that.
+        """
+        if self.verdict == "unknown" and (TOO_SLOW in self.reason or CROWDED in self.reason):
+            return f"unknown: {self.reason}"
+        if self.crowding is not None and self.crowding.mean.stretch == PATIENCE:
+            return f"{CROWDED} ({self.crowding.mean})"
+        return None
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of ``scenarios`` in ``--json``."""
@@ -73,6 +94,8 @@ class CaseResult:
             "kafka_sha256": self.sha256,
             "deviation": next(iter(deviations), None),
             "deviations": deviations,
+            "crowding": asdict(self.crowding) if self.crowding else None,
+            "crowded": self.is_crowded,
         }
         return entry | {name: value for name, value in optional.items() if value}
 
@@ -95,6 +118,7 @@ class CaseResult:
             kept=entry.get("kept", ()),
             served=entry.get("served", ()),
             sha256=entry.get("kafka_sha256", ""),
+            crowding=CrowdedTime(**entry["crowding"]) if "crowding" in entry else None,
             **fields,
         )
 

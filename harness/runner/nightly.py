@@ -20,6 +20,7 @@ from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, Jb
 from harness.history.run_folder import read_run_json
 from harness.journal import now
 from harness.runner import ledger, results
+from harness.runner.at_once import JobsOption
 from harness.runner.case_result import CaseResult
 from harness.runner.shrinking import Shrunk, shrink_command, shrink_run
 from harness.runner.subrun import SubRun, run_apart
@@ -71,6 +72,8 @@ class Plan:
 
     :ivar budget_s: seconds for the whole night
     :ivar every: a fixed case is overdue after this long without a run
+    :ivar jobs: the option of each run
+    :ivar at_once: how many cases run at once, as far as is known before
     :ivar options: options of ``jbod run``, such as the build's
     """
 
@@ -80,7 +83,8 @@ class Plan:
     seed: int
     runs_dir: Path
     every: timedelta
-    jobs: int
+    jobs: JobsOption
+    at_once: int
     options: Sequence[str]
 
     @property
@@ -163,7 +167,7 @@ def run_fixed(plan: Plan, before: Sequence[ledger.Entry], say: Callable[[str], N
     :param before: the ledger entries of earlier runs
     """
     half_s = plan.budget_s / 2
-    chosen = fitting(ledger.longest_ago(plan.fixed.planned, before), before, half_s * plan.jobs)
+    chosen = fitting(ledger.longest_ago(plan.fixed.planned, before), before, half_s * plan.at_once)
     say(f"fixed suites: {len(chosen)} of {len(plan.fixed.planned)} cases, the least recently run first")
     if not chosen:
         return []
@@ -180,7 +184,7 @@ def run_random(plan: Plan, before: Sequence[ledger.Entry], left_s: float, say: C
     usual_s = ledger.usual_s(RANDOM_SCHEDULES, before)
     begin_within_s = min(left_s * (1 - TO_SHRINK), left_s - usual_s)
     if begin_within_s > 0:
-        count = max(1, int(begin_within_s * plan.jobs / max(1.0, usual_s)))
+        count = max(1, int(begin_within_s * plan.at_once / max(1.0, usual_s)))
         say(
             f"random schedules: {count} a mode at most, begun within {begin_within_s / 60:.0f} min, "
             f"from seed {plan.seed}"

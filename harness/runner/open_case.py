@@ -47,7 +47,7 @@ class OpenCase:
         :raises HarnessError: the runs folder is not writable
         """
         run = self.run
-        self.case = run.running = Case.begin(self.declared.identity(run.seed), run.runs_dir, run.argv)
+        self.case = run.running = Case.begin(self.declared.identity(run.seed), run.runs_dir, run.argv, run.jobs)
         return self.case
 
     def conclude(self) -> tuple[Outcome, str]:
@@ -134,6 +134,7 @@ class OpenCase:
             kept=case.kept,
             served=case.extra.get("served", ()),
             sha256=str(case.extra.get("kafka", {}).get("sha256", "")),
+            crowding=case.crowding,
         )
 
     def _faults(self, case: Case) -> list[FaultCosts]:

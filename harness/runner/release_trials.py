@@ -112,6 +112,7 @@ class Trials:
                 f"--backend={self.backend}",
                 f"--seed={self.case.seed + number}",
                 f"--runs-dir={self.runs_dir}",
+                "--jobs=1",
                 f"--junit={folder / 'junit.xml'}",
                 f"--allure={folder / 'allure'}",
                 quiet=True,

@@ -19,6 +19,7 @@ import pytest
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID, worst
 from harness.host.atomic_write import write_atomically
 from harness.journal import now
+from harness.runner.at_once import AtOnce
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State
 from harness.runner.ledger import note
@@ -98,6 +99,7 @@ class Results:
 
     :param on: the ``backend``, and the version of ``kafka`` for each mode
     :param no_skips: whether a skipped case makes the run inconclusive
+    :ivar at_once: how many cases run at once
     :ivar cases: the results of the scenarios in the order in which they ended; after the run in the order of the suites
     """
 
@@ -120,6 +122,7 @@ class Results:
         self._say = say
         self._on = on
         self.no_skips = no_skips
+        self.at_once = AtOnce()
         self._started_at = now()
         self._wanted: list[str] = []
         self._ended: set[str] = set()
@@ -157,7 +160,7 @@ class Results:
             return
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
-        content = to_json(self.cases, int(session.exitstatus), self._seed)
+        content = to_json(self.cases, int(session.exitstatus), self._seed) | {"jobs": self.at_once.to_json()}
         if self.cases:  # for the reports, because a case that was skipped or never began has no run folder
             more = {
                 "started_at": self._started_at.isoformat(),

@@ -20,6 +20,7 @@ from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
 from harness.kafka.released import settle
 from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.at_once import AtOnce
 from harness.runner.build_lacks import Lack, read_lacks
 from harness.runner.case import Case, check_json_file, check_runs_dir
 from harness.runner.case_workload import CaseWorkload
@@ -43,6 +44,7 @@ class Run:
     :ivar found: messages from resolving ``latest``
     :ivar lacks: what the backend cannot do on any machine
     :ivar again: the options that choose the same build, backend and seed again
+    :ivar jobs: how many cases run at once, at the start of the run
     :ivar running: the case that runs now in this process
     :ivar say: shows one line of progress; set by the console reporter
     """
@@ -70,6 +72,7 @@ class Run:
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
+        self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
         program, *arguments = from_controller.get("mainargv", sys.argv)
         self.argv: list[str] = [Path(program).name, *arguments]
         self.selection = Selection(get("--select"))
@@ -86,6 +89,7 @@ class Run:
             on,
             no_skips=get("--no-skips"),
         )
+        self.results.at_once = AtOnce(count=self.jobs)
         self.shared_clusters: bool = get("--clusters") == "shared"
         self.clusters = ClusterPool(lambda line: self.say(line))
         self.running: Case | None = None

@@ -9,18 +9,23 @@ worker takes the case with the largest cluster, and the others take the smallest
 default, the large clusters of a suite would run at the same time. Two clusters of six brokers are fourteen JVMs, which
 take a third more CPU together on two cores than one after another. With ``--stop-after`` not every case may run, so
 size does not count.
+
+With ``--jobs auto`` the run goes on with fewer workers where the machine is too slow for as many (:class:`Lowering`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from xdist.scheduler import LoadScheduling
 
 from harness.cluster.spec import ClusterSpec
+from harness.runner.at_once import AUTO, AtOnce, Lowered
+from harness.runner.case_result import CaseResult
+from harness.runner.run import run_of
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -67,14 +72,20 @@ class SpecAffinityScheduler:
 
     :param turns: by node id
     :param by_size: whether the cluster size counts; otherwise only the collection order
+    :param chosen: the number of workers that ``--jobs auto`` chose, which is lowered where they starve; None if the
+        user chose the number
     """
 
-    def __init__(self, turns: Mapping[str, Turn], *, by_size: bool) -> None:
-        self._turns, self._by_size = turns, by_size
+    def __init__(self, turns: Mapping[str, Turn], *, by_size: bool, chosen: AtOnce | None = None) -> None:
+        self._turns, self._by_size, self._chosen = turns, by_size, chosen
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> LoadScheduling:
         """Return the scheduler of this run."""
-        return _Scheduling(config, log, self._turns, self._by_size)
+        scheduling = _Scheduling(config, log, self._turns, self._by_size)
+        if self._chosen is not None:
+            run_of(config).results.at_once = self._chosen
+            config.pluginmanager.register(Lowering(config, scheduling))
+        return scheduling
 
 
 class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
@@ -84,6 +95,27 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
         super().__init__(config, log)
         self._turns, self._by_size = turns, by_size
         self._has: dict[WorkerController, ClusterSpec | None] = {}
+
+    @property
+    def active(self) -> list[WorkerController]:
+        """The workers that get further cases."""
+        return [node for node in self.nodes if not node.shutting_down]
+
+    def retire(self, node: WorkerController) -> bool:
+        """Send a worker no more cases; it ends, with its cluster and Spark, after those that it has.
+
+        Returns False, and does nothing, if all cases are sent or if no other worker is left.
+        """
+        if not self.pending or node not in self.active or len(self.active) == 1:
+            return False
+        node.shutdown()
+        return True
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a worker that ended, and its cluster."""
+        self._has.pop(node, None)
+        crashed: str | None = super().remove_node(node)
+        return crashed
 
     def _send_tests(self, node: WorkerController, num: int) -> None:
         for _ in range(min(num, len(self.pending))):
@@ -102,6 +134,35 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
         """
         turn = self._turn(index)
         fits = turn.shared is not None and turn.shared == self._has.get(node)
-        size = 0 if not self._by_size else -turn.nodes if node is self.nodes[0] else turn.nodes
+        size = 0 if not self._by_size else -turn.nodes if node in self.active[:1] else turn.nodes
         others = any(turn.shared == has is not None for worker, has in self._has.items() if worker is not node)
         return not fits, size, others, index
+
+
+class Lowering:
+    """A pytest plugin that retires a worker when a case shows that the machine is too slow for as many.
+
+    A worker always has its next case already. So the one that reports the case is retired: it ends after one more.
+    Cases that began before a retired worker ended show nothing about the new number.
+    """
+
+    def __init__(self, config: pytest.Config, scheduling: _Scheduling) -> None:
+        self._run, self._scheduling = run_of(config), scheduling
+        self._count_now: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note a case that begins while no retired worker is at work."""
+        if len(self._scheduling.active) == len(self._scheduling.nodes):
+            self._count_now.add(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Retire the worker of a case that starved."""
+        result = CaseResult.attached_to(report, self._run.seed)
+        if result is None or report.nodeid not in self._count_now or (why := result.starved()) is None:
+            return
+        if self._scheduling.retire(report.node):  # xdist sets the node
+            self._count_now.clear()
+            lowered = Lowered(to=len(self._scheduling.active), case=result.case.id, why=why)
+            results = self._run.results
+            results.at_once = replace(results.at_once, lowered=(*results.at_once.lowered, lowered))
+            self._run.say(f"--jobs {AUTO}: from now on {lowered.to} at once; {lowered.case} was {why}")

@@ -18,7 +18,7 @@ from harness.errors import Inconclusive, JbodError, NotServed, PipelineError, Pr
 from harness.history import write_ahead
 from harness.spark.control import ABORT, STOP, ControlServer
 from harness.spark.tasks import ENDED_UNASKED, SparkTask
-from harness.waiting import await_until
+from harness.waiting import TOO_SLOW, await_until
 from harness.workload.consumer import ConsumerSpec, reads_on
 from harness.workload.consumer_supervisor import LiveConsumer, OnEvent
 from harness.workload.drain import await_stable
@@ -215,7 +215,7 @@ class Pair:
             if halfway and (since := self.progress.fewest_since(halfway[0])) >= records:
                 return Inconclusive(
                     f"{message}; but of older records {since} were acked and read in each partition in the last "
-                    f"{timeout_s / 2:.0f} s: this machine is too slow for the load"
+                    f"{timeout_s / 2:.0f} s: {TOO_SLOW} for the load"
                 )
             return PromiseBroken(message)
 

@@ -1,0 +1,68 @@
+"""Chooses how many cases run at once for ``jbod run --jobs auto``, and notes when the run lowers that number.
+
+A case waits for about half of its time, for sessions to expire or checkpoints to be due. So there are more workers than
+cores: on two cores and 24 GiB, three workers finished 126 cases fastest, and no broker starved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from harness.host.room import Room
+
+AUTO: Literal["auto"] = "auto"
+JobsOption = int | Literal["auto"]
+"""The value of ``--jobs``."""
+MOST = 64
+"""The most cases that may run at once."""
+PER_CORE = 1.5
+"""Workers for each core that no other program keeps busy."""
+WORKER_BYTES = 3 << 30
+"""Memory of a worker: Spark takes 1 to 1.5 GiB, and the three to seven nodes of a cluster 256 MiB of heap each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A moment at which the run went on with fewer cases at once.
+
+    :ivar to: the new number
+    :ivar case: the case that showed that the machine was too slow, and why
+    """
+
+    to: int
+    case: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtOnce:
+    """How many cases run at once.
+
+    :ivar count: at the start of the run
+    :ivar why: what decided it; None if the user did, or if there is one case at most
+    """
+
+    count: int = 1
+    why: str | None = None
+    lowered: Sequence[Lowered] = ()
+
+    def __str__(self) -> str:
+        return f"--jobs {AUTO}: {self.count} at once ({self.why})"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the field ``jobs`` of ``--json``."""
+        chosen = {} if self.why is None else {"why": self.why}
+        lowered = {"lowered": [vars(each) for each in self.lowered]} if self.lowered else {}
+        return {"at_once": self.count, **chosen, **lowered}
+
+
+def choose(room: Room, cases: int) -> AtOnce:
+    """Return how many cases may run at once: as many as the cores and the memory allow, and at least one."""
+    free = max(0.0, room.cores - room.busy)
+    allowed = max(1, min(int(PER_CORE * free), room.memory // WORKER_BYTES, MOST))
+    if cases >= allowed:
+        return AtOnce(count=allowed, why=str(room))
+    return AtOnce(count=max(1, cases), why=f"{room}, {cases} cases")
