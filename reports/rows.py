@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from harness.crowding import CrowdedTime
 from harness.events import DeviationSeen
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import rerun_command
@@ -70,6 +71,7 @@ class Row(_Result):
 
     :ivar began: ISO 8601; of a case without a run folder, when its session began
     :ivar run_id: None if the case left no run folder
+    :ivar crowding: how crowded the machine was; None if it is not known
     :ivar seen: the deviations that the build showed, whatever the verdict: for each behaviour, whether the build must
         show it in each run
     :ivar measured: figures of the scenario, by name
@@ -82,11 +84,17 @@ class Row(_Result):
     seed: int | None = None
     errors_logged: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    crowding: CrowdedTime | None = None
     seen: Mapping[str, bool] = field(default_factory=dict)
 
     def deviations_in(self, state: State) -> list[NotedDeviation]:
         """Its deviations in this state."""
         return [each for each in self.deviations if each.state == state]
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its times are those of a crowded machine."""
+        return self.crowding is not None and self.crowding.marks_times
 
     @property
     def standing(self) -> str:
@@ -165,6 +173,7 @@ def row_of(folder: RunFolder) -> Row:
         seed=run.seed,
         errors_logged=run.errors_logged,
         measured=run.measured,
+        crowding=run.crowding,
         seen={event.does: event.always for event in folder.events if isinstance(event, DeviationSeen)},
     )
 

@@ -27,6 +27,8 @@ from harness.runner.run import Run, run_of
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
 SKIPPED_STYLE = "bold red"
 """The style of the line about skipped cases: as loud as a failure, because they have shown nothing."""
+_CROWDED = "†"
+"""Marks the times of a case on a crowded machine."""
 _REFRESH_PER_S = 5
 
 
@@ -173,9 +175,11 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
     """Return a table with a row for each case. Below it are its faults with their costs, its deviations and its
     figures.
 
-    Costs are in seconds.
+    Costs are in seconds. Times on a crowded machine are marked.
     """
-    table = Table(title="verdicts", title_justify="left", header_style="bold")
+    table = Table(title="verdicts", title_justify="left", header_style="bold", caption_justify="left")
+    if any(result.is_crowded for result in results):
+        table.caption = f"{_CROWDED} measured on a crowded machine: longer than on an idle one"
     table.add_column("case, and its faults", overflow="fold", min_width=44)
     table.add_column("Kafka", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -183,7 +187,8 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
         table.add_column(f"{name} s", justify="right", min_width=6)
     for result in results:
         verdict = Text(result.verdict, style=STYLES[result.verdict])
-        table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}")
+        mark = _CROWDED if result.is_crowded else ""
+        table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}{mark}")
         for fault in result.faults:
             proven = "" if fault.proven else "not proven"
             costs = (_cost(fault, measure) for measure in MEASURES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+from harness.crowding import CrowdedTime
 from harness.runner.case import CaseId, Outcome
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import NotedDeviation
@@ -20,6 +21,7 @@ def case_result(
     run_dir: str | None = None,
     duration_s: float = 1.0,
     deviations: tuple[NotedDeviation, ...] = (),
+    crowding: CrowdedTime | None = None,
 ) -> CaseResult:
     """The result of a case with this id."""
     return CaseResult(
@@ -34,6 +36,7 @@ def case_result(
         faults=[],
         rerun="",
         deviations=deviations,
+        crowding=crowding,
     )
 
 

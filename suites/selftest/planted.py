@@ -2,7 +2,7 @@
 
 The harness is a copy of the real one, with its command line, pytest, run folders, ledger, JSON and schedules. Only the
 outcome of a case is planted: a test writes down each play's verdict. No broker and no Spark starts. A Kafka build is
-two jars with a version and nothing else.
+two jars with a version and nothing else. ``--jobs auto`` sees one free core unless a test plants another machine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,24 @@ BACKENDS["planted"] = BackendKind(
 )
 '''
 
+_ROOM = '''
+
+def room() -> Room:
+    """The planted machine."""
+    import json
+
+    return Room(busy=0, **json.loads((Path(os.environ["JBOD_PLANTED"]) / "room.json").read_text()))
+'''
+
 _PLAYS = '''
 """The planted cases: their outcomes are in plays.json."""
 import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
+from harness.crowding import EASY, PATIENCE, CrowdedTime
 from harness.errors import BuildLacks, HarnessError, Inconclusive, PromiseBroken
 from harness.runner.run import run_of
 from harness.cluster.spec import ClusterSpec
@@ -60,6 +71,8 @@ def play(case, mode, config, always=None):
     plays = json.loads((HERE / "plays.json").read_text())
     words = (always or plays.get(f"{case.id.id} {build.version}") or plays.get(case.id.id, "valid")).split()
     word = words[min(before, len(words) - 1)]
+    crowding = CrowdedTime(crowded_share=1.0, per_core_mean=EASY * PATIENCE) if word == "crowded" else CrowdedTime()
+    case._crowding = SimpleNamespace(so_far=lambda: crowding)  # that of the machine that runs the test is left out
     if word == "deviates":
         case.journal.write("deviation.seen", kip=112, does="planted deviation", lasts=False)
     if word == "waits":
@@ -170,6 +183,7 @@ class Planted:
         self.runs_dir = folder / "reports" / "runs"
         self._checkout = folder / "checkout"  # apart from the commands' working directory, whose reports/ is no package
         shutil.copytree(_ROOT / "harness", self._checkout / "harness")
+        self._lay_down("harness/host/room.py", (_ROOT / "harness/host/room.py").read_text() + _ROOM)
         for source in (*(_ROOT / "suites").glob("*.py"), *(_ROOT / "suites" / "schedules").glob("*.py")):
             self._lay_down(source.relative_to(_ROOT), source.read_text())
         schedules = Path("suites/schedules/test_random.py")
@@ -183,6 +197,7 @@ class Planted:
         self._lay_down("suites/probe/command.py", _PROBE)
         self._lay_down("planted_backend.py", _BACKEND)
         (folder / "work").mkdir()
+        self.machine(cores=1, memory_gib=64)
         self.plays({})
         self.culprits([])
         self.lacks([])
@@ -217,11 +232,15 @@ class Planted:
                 jar.writestr("kafka/kafka-version.properties", f"version={version}\ncommitId=planted\n")
         return home
 
+    def machine(self, *, cores: int, memory_gib: int) -> None:
+        """Plant what the machine has from now on, for ``--jobs auto``."""
+        (self.folder / "room.json").write_text(json.dumps({"cores": cores, "memory": memory_gib << 30}))
+
     def plays(self, words: Mapping[str, str]) -> None:
         """Plant the verdicts of cases from now on.
 
         :param words: by the case's id, or by id and Kafka's version: a word for each play; the last one repeats. A case
-            that "deviates" is valid
+            that "deviates" or is "crowded" is valid
         """
         (self.folder / "plays.json").write_text(json.dumps(words))
 

@@ -118,7 +118,8 @@ def a_night(
         seed=7,
         runs_dir=runs_dir,
         every=timedelta(days=7),
-        jobs=1,
+        jobs="auto",
+        at_once=1,
         options=[],
     )
     return run_night(plan, output.append), output, asked
