@@ -15,9 +15,10 @@ from harness.history.run_folder import OwnVersion, read_run_json
 from harness.host.own_version import own_revision, own_version
 from harness.runner.case import Case, CaseId
 from harness.waiting import let_pass
-from reports.command import write_case
+from reports.allure import write_result
+from reports.command import write_case, write_report
 from reports.folder import read_folder
-from reports.rows import row_of
+from reports.rows import read_runs_dir, row_of
 from suites.selftest.run_folders import write_run_folder
 
 CROWDING = {"per_core_max": 17.25, "lateness_max": 3.5, "crowded_share": 0.4}
@@ -36,7 +37,9 @@ def test_a_case_records_jbod_and_crowding_and_has_its_outcome_first(tmp_path: Pa
     case.end("valid", "", (), (), ())
     content = json.loads((case.run_dir / "run.json").read_text())
     assert content["jbod"] == {"version": own_version(), "revision": own_revision()}
-    assert content["crowding"]["per_core_max"] > 0
+    assert content["crowding"]["per_core_max"] >= content["crowding"]["per_core_mean"] > 0
+    assert content["crowding"]["lateness_max"] >= content["crowding"]["lateness_mean"] > 0
+    assert content["jobs"] == 1
     names = list(content)
     assert names.index("outcome") < min(names.index(other) for other in ("argv", "host", "seed"))
 
@@ -64,6 +67,20 @@ def test_explain_and_the_page_show_both(tmp_path: Path, capsys: pytest.CaptureFi
     for shown in ("0.1.0 (revision abc1234-dirty)", SAYS):
         assert shown in page
         assert shown in told
+
+
+@pytest.mark.parametrize(("share", "marked"), [(0.4, False), (0.6, True)])
+def test_pages_mark_times_of_a_crowded_machine(tmp_path: Path, share: float, marked: bool) -> None:
+    run_dir = write_run_folder(tmp_path / "runs", crowding=CROWDING | {"crowded_share": share})
+    folder = read_folder(run_dir)
+    row = row_of(folder)
+    mark = f'title="{row.crowding}">crowded</small>'
+    assert write_case(folder, row, tmp_path / "out", "").read_text().count(mark) == (2 if marked else 0)
+    index = write_report(read_runs_dir(tmp_path / "runs"), tmp_path / "out", None, allure=False)
+    assert index.read_text().count(mark) == (1 if marked else 0)
+    write_result(tmp_path, row, folder)
+    [result] = tmp_path.glob("*-result.json")
+    assert ("Its times are those of a crowded machine" in result.read_text()) == marked
 
 
 def test_an_older_run_folder_has_neither(tmp_path: Path) -> None:

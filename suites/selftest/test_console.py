@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from harness.cli.console import ConsoleReporter, summary, verdict_table
+from harness.crowding import CrowdedTime
 from harness.runner.results import Results
 from harness.runner.run import Run
 from suites.selftest.case_results import case_result, noted_deviation
@@ -46,6 +47,19 @@ def test_deviations_are_told_by_their_state_in_each_case() -> None:
         "deviates, undeclared: is silent (issue: KAFKA-1)",
         "deviates: as told by an older jbod (issue: KAFKA-1)",
     ]
+
+
+def test_times_on_a_crowded_machine_are_marked() -> None:
+    def table(*shares: float) -> str:
+        cases = [case_result(f"kip-0/{share}", crowding=CrowdedTime(crowded_share=share)) for share in shares]
+        out = io.StringIO()
+        Console(file=out, width=200).print(verdict_table([*cases, case_result("kip-0/unknown")]))
+        return out.getvalue()
+
+    marked = table(0.4, 0.6)
+    assert [line.split("│")[1].strip() for line in marked.splitlines() if " 1.0† " in line] == ["kip-0/0.6"]
+    assert "† measured on a crowded machine: longer than on an idle one" in marked
+    assert "†" not in table(0.5)
 
 
 def test_a_valid_case_with_an_undeclared_deviation_says_so_on_its_line_and_in_the_summary(tmp_path: Path) -> None:
