@@ -29,7 +29,6 @@ from harness.cli.shared import (
     Collector,
     collect,
     fixed_cases,
-    note,
     out,
     run_pytest,
     say,
@@ -146,7 +145,7 @@ def _chosen(collected: Collector) -> AtOnce:
     if count <= 1:
         return AtOnce()
     at_once = choose(room(), count)
-    note(str(at_once))
+    out.print(Text(str(at_once), style="dim"), soft_wrap=True)
     return at_once
 
 
