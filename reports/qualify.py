@@ -13,8 +13,8 @@ import click
 from harness.cli.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
 from harness.host.atomic_write import write_atomically
-from harness.runner.at_once import JobsOption
 from harness.runner import baselines
+from harness.runner.at_once import JobsOption
 from harness.runner.baselines import Baselines, Reused
 from harness.runner.build_lacks import lack_lines, probe_apart
 from harness.runner.case import check_json_file, check_runs_dir
