@@ -178,7 +178,8 @@ def check_lags(held: Partition, behind: Broker) -> None:
     disk, protocol, tool = found
     cluster.journal.write("lags.shown", disk=list(disk.items()), protocol=list(protocol.items()))
     [late] = [key for key in disk if key[0] == behind.id]
-    if not disk[late] or not all(lag for key, lag in disk.items() if key[2]):
+    future = [lag for key, lag in disk.items() if key[2]]
+    if not disk[late] or not future or not all(future):
         raise Inconclusive(f"the replicas of {held} are not as far behind as they should be: {disk}")
     if protocol != tool:
         raise PromiseBroken(f"kafka-log-dirs shows the lags of {held} as {tool}, and DescribeLogDirs as {protocol}")
