@@ -49,6 +49,7 @@ THROTTLED = dict.fromkeys(("leader.replication.throttled.replicas", "follower.re
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 SWAPS = 12
 LEAST_LOOKS = 20  # answers that show a replica while or shortly before it is swapped
+TWICE_AT_MOST = 0.2  # of all answers; up to 0.02 were seen
 RECORDS = 1000
 
 Lags = dict[tuple[int, str, bool], int]
@@ -250,7 +251,7 @@ def check_throttle_named(partition: Partition) -> None:
 
 
 def check_swaps_atomic(partition: Partition) -> None:
-    """Each answer to DescribeLogDirs shows one current replica, in the old log dir and then in the new one.
+    """Each answer to DescribeLogDirs during moves shows one current replica.
 
     :raises Inconclusive: there were too few answers
     """
@@ -278,7 +279,7 @@ def check_swaps_atomic(partition: Partition) -> None:
 
 
 def check_one_at_a_time(cluster: Cluster, log_dirs: tuple[LogDir, ...], seen: Mapping[tuple[str, ...], int]) -> None:
-    """All answers name one log dir of the current replica; builds with :data:`TWICE_AMID_SWAP` may name both.
+    """All answers name one log dir of the current replica; with :data:`TWICE_AMID_SWAP` a few may name both.
 
     :param seen: how many answers named these log dirs
     """
@@ -290,7 +291,7 @@ def check_one_at_a_time(cluster: Cluster, log_dirs: tuple[LogDir, ...], seen: Ma
     twice = wrong.keys() == {tuple(paths)}
     text = "; ".join(f"{count} of {looks} answers have it in {list(shown)}" for shown, count in wrong.items())
     broken = PromiseBroken(f"a replica that moves should be in one log dir, as a current replica: {text}")
-    if wrong and not twice:
+    if wrong and (not twice or sum(wrong.values()) > TWICE_AT_MOST * looks):
         raise broken
     if twice:
         observe(TWICE_AMID_SWAP, cluster, deviates=True, seen=text, broken=broken)
