@@ -22,7 +22,7 @@ from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.waiting import await_until
 from suites.background import in_background
-from suites.checks import check_promised_or_known
+from suites.checks import check_promised_or_known, check_settings
 from suites.deviations import (
     LAG_OF_FOLLOWER_HIDDEN,
     MOVE_ANSWERED_WITHOUT_ERROR,
@@ -135,9 +135,11 @@ def check_lags_shown(held: Partition) -> None:
     there = other_dir(held.log_dir_on(mover))
     with moves_held(mover):
         begin_move(held, there)
-        cluster.topics[held.topic].configure(THROTTLED)  # first: a broker applies its changes in order
+        cluster.topics[held.topic].configure(THROTTLED)  # first: a broker that knows its rate then knows this, too
         for broker in cluster.brokers:
             broker.configure(dict.fromkeys(RATES, "1"))
+        for broker in cluster.brokers:  # else one may apply both and the reassignment at once, configs last
+            check_settings(broker, dict.fromkeys(RATES, "1"))
         cluster.reassign(held, [held.leader(), mover, coming])
         await_until(
             lambda: coming.log_dir_of(held.topic, held.index),

@@ -159,6 +159,8 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
             topic.configure(dict.fromkeys(THROTTLED, "*"))
         for broker in cluster.brokers:
             broker.configure(dict.fromkeys(RATES, "1"))
+        for broker in cluster.brokers:
+            check_settings(broker, dict.fromkeys(RATES, "1"))
         execute(cluster, placement, throttle=2)
         for broker in placement.brokers:
             check_settings(broker, dict.fromkeys(RATES, "2"))
