@@ -246,12 +246,12 @@ def check_requests(orders: Topic) -> None:
         for broker in cluster.brokers:
             logged.enter_context(requests_logged(broker.admin, broker.id, broker.log))
         execute(cluster, *plan)
-        for broker in cluster.brokers:
-            requests = [wanted[broker]] if broker in wanted else []
-            check_requested(broker, "ALTER_REPLICA_LOG_DIRS", orders.name, *requests, since=since)
         await_moved(orders[0], there[0])
         await_moved(orders[1], there[1])
         await_moved(orders[1], away)
+        for broker in cluster.brokers:  # not before: a broker logs a request after its answer
+            requests = [wanted[broker]] if broker in wanted else []
+            check_requested(broker, "ALTER_REPLICA_LOG_DIRS", orders.name, *requests, since=since)
         since = now()
         if unfinished := verify(cluster, *plan):
             raise PromiseBroken(f"all replicas are where they should be, and --verify says {unfinished}")
