@@ -50,6 +50,7 @@ from suites.steps import SMALL_FETCHES, await_moved, await_no_reassignment
 
 TRIES = 10
 DEFAULT_S, WITHIN = 10, 0.2  # the tool's time-out, and how much of it the measured one may differ by
+AMPLE_MS = 120_000  # a time-out of the tool that is over long after the replica exists, on any machine
 JSON_REQUESTS = VersionRange.parse(">=2.8.0")  # KIP-673
 
 
@@ -81,7 +82,7 @@ def test_tools_asked(cluster: Cluster) -> None:
         check_refused_in_part(orders)
         if waiting:
             check_timed_out(waiting)
-            check_retried(asked_too_early(cluster, pool, "later"))
+            check_retried(asked_too_early(cluster, pool, "later", timeout_ms=AMPLE_MS))
 
 
 def create_on_all(cluster: Cluster, name: str, partitions: int) -> Topic:
@@ -333,9 +334,12 @@ class Waiting:
         return refused_requests(self.partition, self.log_dir.broker, self.since)
 
 
-def asked_too_early(cluster: Cluster, pool: ThreadPoolExecutor, name: str) -> Waiting:
+def asked_too_early(
+    cluster: Cluster, pool: ThreadPoolExecutor, name: str, *, timeout_ms: int | None = None
+) -> Waiting:
     """Run the tool for a replica that it adds, and cancel its reassignment before the replica exists.
 
+    :param timeout_ms: the tool's time-out; None: its default
     :raises Inconclusive: the replica existed each time before the tool asked
     """
     for number in range(TRIES):
@@ -345,7 +349,8 @@ def asked_too_early(cluster: Cluster, pool: ThreadPoolExecutor, name: str) -> Wa
         placement = Placement(partition=topic[0], on=(coming.log_dirs[-1], *has))
         since = now()
         with cancelling(topic[0]):
-            waiting = Waiting(placement=placement, error=pool.submit(execution_error, cluster, placement), since=since)
+            error = pool.submit(execution_error, cluster, placement, timeout_ms=timeout_ms)
+            waiting = Waiting(placement=placement, error=error, since=since)
             await_until(
                 lambda waiting=waiting: waiting.error.done() or len(waiting.refused()) > 1,  # type: ignore[misc]
                 timeout_s=timeouts.TOOL_S,
