@@ -6,6 +6,7 @@ what the tool sends. It repeats its request until the replica exists, for 10 s b
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -390,14 +391,21 @@ def cancel_of(partition: Partition) -> Callable[[], None]:
 
 
 def check_timed_out(waiting: Waiting) -> None:
-    """Without ``--timeout``, the tool asks for 10 s, give or take a fifth, and then ends with an error."""
+    """Without ``--timeout``, the tool asks for 10 s, give or take a fifth, and then ends with an error.
+
+    It looks at the clock between two requests. So on a slow machine it may ask for longer, or not at the end, by as
+    long as it took from one request to the next.
+    """
     said = waiting.error.result()
-    first, *_, last = waiting.refused()
-    seen = (last - first).total_seconds()
-    waiting.partition.cluster.journal.write("reassignment.timed_out", asked_for_s=round(seen, 3), said=said)
+    asked = waiting.refused()
+    seen = (asked[-1] - asked[0]).total_seconds()
+    pause = max((later - earlier).total_seconds() for earlier, later in itertools.pairwise(asked))
+    waiting.partition.cluster.journal.write(
+        "reassignment.timed_out", asked_for_s=round(seen, 3), longest_pause_s=round(pause, 3), said=said
+    )
     if said is None or "Timed out before log directory move" not in said:
         raise PromiseBroken(f"kafka-reassign-partitions should time out, and says: {said or 'all is well'}")
-    if abs(seen - DEFAULT_S) > WITHIN * DEFAULT_S:
+    if abs(seen - DEFAULT_S) > WITHIN * DEFAULT_S + pause:
         raise PromiseBroken(f"kafka-reassign-partitions asked for {seen:.1f} s instead of {DEFAULT_S} s")
 
 
