@@ -56,7 +56,7 @@ QUARTER_NS = 250_000_000
 def first_error(fault: LogDirFault) -> LogLine | None:
     """The line in which the broker names the error for which it takes the log dir offline; None if it has none yet.
 
-    ``LogDirFailureChannel`` writes it, once for each log dir.
+    ``LogDirFailureChannel`` writes one for each error; the log dir goes offline with the first.
     """
     return next(
         (
@@ -193,6 +193,8 @@ def check_noticed_by_read(fault: LogDirFault, partition: Partition, errors: Sequ
     if not by_read and not ignored:
         return False
     counts = {error: errors.count(error) for error in dict.fromkeys(errors)}
+    if not by_read and "UNKNOWN_SERVER_ERROR" not in counts:
+        raise PromiseBroken(f"a read of {partition} met EIO, and the reader got {counts}")
     seen = f"{len(ignored)} reads met EIO, and then: {first.text.splitlines()[0]}; the reader got {counts}"
     observe(READ_ERROR_IGNORED, partition.cluster, deviates=not by_read, seen=seen)
     return True
