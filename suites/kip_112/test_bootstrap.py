@@ -271,10 +271,16 @@ def check_created_in(broker: Broker, partition: Partition, log_dir: LogDir) -> N
 
 
 def check_stays_out(broker: Broker, partition: Partition) -> None:
-    """The broker's replica is offline, and in none of its log dirs."""
-    place = broker.log_dir_of(partition.topic, partition.index)
-    if place is not None or not is_offline_on(broker, partition):
-        raise PromiseBroken(f"{broker} refused to create {partition}, and has it in {place}: {partition.describe()}")
+    """The broker's replica becomes offline, and is in none of its log dirs."""
+    await_until(
+        lambda: is_offline_on(broker, partition),
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,  # the controller learns it from the broker's answer
+        what=f"{partition} to be offline on {broker}, which refused to create it",
+        retry_on=(NoAnswer, KeyError),
+        failure=PromiseBroken,
+    )
+    if (place := broker.log_dir_of(partition.topic, partition.index)) is not None:
+        raise PromiseBroken(f"{broker} refused to create {partition}, and has it in {place}")
 
 
 @scenario(
