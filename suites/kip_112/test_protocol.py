@@ -105,7 +105,8 @@ def check_led_by_others(topic: Topic, halted: Broker) -> None:
     """Other brokers lead, without the halted one in the ISR; the old protocol has no field for offline replicas."""
 
     def differences() -> list[str]:
-        seen = [each for broker in topic.cluster.live_brokers() for each in broker.describe_cluster().partitions]
+        brokers = topic.cluster.live_brokers()
+        seen = [partition.describe(broker) for broker in brokers for partition in topic.partitions]
         return [
             str(each)
             for each in seen
@@ -117,7 +118,7 @@ def check_led_by_others(topic: Topic, halted: Broker) -> None:
         lambda found: not found,
         timeout_s=timeouts.BROKER_FAILURE_S,
         what=f"others than {halted} to lead {topic}, and metadata to have no offline replicas",
-        retry_on=(NoAnswer,),
+        retry_on=(NoAnswer, KeyError),
         failure=PromiseBroken,
     )
 
