@@ -111,11 +111,14 @@ def test_one_folder(cluster: Cluster) -> None:
 
 
 def check_append_failed(fault: ReplicaChmod000) -> None:
-    """The broker's first error with the log dir is that of an append to the replica by its leader."""
+    """The broker's first error with the log dir is that of an append to the replica by its leader.
+
+    :raises Inconclusive: another access met the error first, such as the flush of a segment that was just rolled
+    """
     path = re.escape(str(fault.log_dir.path))
     line = check_logged(fault.broker, IO_ERROR.format(path=path), fault.injected_at)
     if "appendAsLeader" not in line.text:
-        raise PromiseBroken(f"{fault.broker} met {fault} elsewhere than in its leader's append: {line.text[:3000]}")
+        raise Inconclusive(f"{fault.broker} met {fault} elsewhere than in its leader's append: {line.text[:3000]}")
     fault.broker.journal.write("append.failed", broker=fault.broker.id, line=line.text[:300])
 
 
