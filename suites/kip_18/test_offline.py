@@ -139,8 +139,13 @@ def untouched(log_dir: LogDir) -> Iterator[None]:
 
 
 def check_none_open(log_dir: LogDir) -> None:
-    """The broker has no file of the log dir open, and none mapped."""
+    """The broker has no file of the log dir open, and none mapped.
+
+    :raises Inconclusive: it seems to have none of another log dir open either
+    """
     pid = log_dir.broker.node.pid()
     assert pid is not None, f"{log_dir.broker} runs"
+    if unseen := [str(other) for other in log_dir.broker.log_dirs if other != log_dir and not in_use(other.path, pid)]:
+        raise Inconclusive(f"{log_dir.broker} has no file open in {', '.join(unseen)}, which it serves")
     if found := in_use(log_dir.path, pid):
         raise PromiseBroken(f"{log_dir} is offline, and its broker has files of it open: {', '.join(found[:10])}")
