@@ -17,6 +17,7 @@ from harness.kafka.admin import Admin
 from harness.kafka.broker_log import BrokerLog
 
 LOGGER = "kafka.request.logger"
+_END = f" ({LOGGER})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,9 @@ class RequestLog:
 
     def _all(self) -> Iterator[Exchange]:
         for line in self.log.lines(since=self.since):
-            if "Completed request:" in line.text:
-                text = line.text.rstrip().removeprefix("Completed request:").removesuffix(f" ({LOGGER})")
-                read = msgspec.json.decode(text, type=_Line)
+            text = line.text.rstrip()
+            if "Completed request:" in line.text and text.endswith(_END):  # else the line is not complete yet
+                read = msgspec.json.decode(text.removeprefix("Completed request:").removesuffix(_END), type=_Line)
                 yield Exchange(
                     name=read.request_header.request_api_key_name,
                     client_id=read.request_header.client_id,

@@ -34,7 +34,7 @@ def request_log(folder: Path, *lines: str) -> RequestLog:
 
 
 def test_the_requests_of_a_name_are_read_from_a_time_on(tmp_path: Path) -> None:
-    log = request_log(tmp_path, BEAT.format(ms=100), BEAT.format(ms=200), FETCH)
+    log = request_log(tmp_path, BEAT.format(ms=100), BEAT.format(ms=200), FETCH, BEAT.format(ms=300)[:200])
     [beat] = log.of("BROKER_HEARTBEAT")
     assert (beat.version, cordoned_in(beat)) == (2, frozenset({"7rqgwv_8SQSoIwtFgxJ5Fg"}))
     assert beat.response["isCaughtUp"] is True
