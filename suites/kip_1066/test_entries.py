@@ -107,7 +107,7 @@ def test_entries(cluster: Cluster) -> None:
     check_refused(
         partial(broker.admin.set_broker_configs, broker.id, {CORDONED: "/nowhere"}), "INVALID_REQUEST", MISSING
     )
-    cordon(state, broker, second)
+    cordon(state, broker, first)  # the second one was cordoned before
 
 
 def check_named_twice(state: StateCheck, broker: Broker, cordoned: LogDir) -> None:
