@@ -49,6 +49,8 @@ READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOExcepti
 
 TRIES = 10
 """How often to try to let a read, or the creation of a replica, meet an error before a checkpoint does."""
+GAP_S = 2.0
+"""How long to wait for a moment between two checkpoints: four of their intervals."""
 QUARTER_NS = 250_000_000
 """Half of the interval of checkpoints, in nanoseconds (``harness.cluster.spec.BROKER_SETTINGS``)."""
 
@@ -236,10 +238,12 @@ def test_creation_fails(cluster: Cluster) -> None:
 
 
 def await_gap(log_dir: LogDir) -> None:
-    """Wait until the broker writes no checkpoint in this log dir for a quarter of a second.
+    """Wait until the broker writes no checkpoint in this log dir for a quarter of a second, for :data:`GAP_S` at most.
 
     It writes each file every half second. So the wait ends when it has just written all of them within a quarter. It
     does not write high watermarks where there is no replica, and before 3.8 no recovery points for 30 s after a start.
+
+    On a crowded machine there may be no such moment. The try goes on then, and the broker's log shows what came first.
     """
     files = [log_dir.path / name for name in (RECOVERY_POINTS, HIGH_WATERMARKS)]
 
@@ -254,13 +258,13 @@ def await_gap(log_dir: LogDir) -> None:
         just_written = newest != before and all(newest - at <= QUARTER_NS for at in others)
         return just_written or time.time_ns() - newest > 4 * QUARTER_NS
 
-    await_until(
-        in_gap,
-        timeout_s=timeouts.REQUEST_S,
-        poll_s=0.005,
-        what=f"{log_dir.broker} to write its checkpoints in {log_dir}, one soon after the other",
-        failure=Inconclusive,
-    )
+    with contextlib.suppress(AwaitTimeout):
+        await_until(
+            in_gap,
+            timeout_s=GAP_S,
+            poll_s=0.005,
+            what=f"{log_dir.broker} to write its checkpoints in {log_dir}, one soon after the other",
+        )
 
 
 def request_in(log_dir: LogDir, led: Topic, followed: Topic) -> None:
