@@ -38,6 +38,8 @@ _RUNS = "runs"
 _PROBE = "probe.json"
 _CONTAINERS = "docker"
 _UNKNOWN = "?"
+_SHOWS = ("valid", "invalid")
+"""The verdicts of runs that are kept. An unknown one has shown nothing, often because the machine was too busy."""
 
 Conditions = Mapping[str, str]
 """By name, all that can change the verdict of a case with the same seed. The number of jobs is not among them."""
@@ -164,7 +166,7 @@ class Baselines:
         new = [
             entry
             for entry in ledger.read(runs_dir)
-            if entry.id in cases and entry.verdict != "error" and self._is_equal(runs_dir / entry.run_id)
+            if entry.id in cases and entry.verdict in _SHOWS and self._is_equal(runs_dir / entry.run_id)
         ]
         if not new:
             return

@@ -219,9 +219,10 @@ def test_the_next_seed_is_the_one_with_the_most_cases(
     assert place.baselines.seed(cases, 3) == seed
 
 
-def test_errors_and_runs_without_a_folder_are_not_used(place: Place) -> None:
-    """A run in which the harness failed shows nothing, and one without its folder has no page."""
+def test_errors_unknown_runs_and_those_without_a_folder_are_not_used(place: Place) -> None:
+    """A run in which the harness failed, or the machine was too slow, shows nothing; one without folder has no page."""
     ran(place.folder / "one" / "baseline", A, verdict="error")
+    ran(place.folder / "one" / "baseline", A, seed=8, verdict="unknown")
     ran(place.folder / "one" / "baseline", "outside/x[kraft]")
     gone = ran(place.folder / "one" / "baseline", C)
     kept = ran(place.folder / "one" / "baseline", B, verdict="invalid")
