@@ -656,7 +656,7 @@ PLACED_WITHOUT_HINT = Deviation(
     kip=1066,
     promised="defaultDir(), the log dir in a new replica's first record, is the Uuid of one that is not cordoned",
     actual="it is none (DirectoryId.UNASSIGNED) if the broker has more than one log dir",
-    issue="none found; ClusterControlManager.defaultDir does not know cordons",
+    issue="none found; ClusterControlManager.defaultDir ignores cordons",
     builds=VersionRange.parse(">=4.3.0"),
     pollutes=False,
 )
