@@ -54,7 +54,7 @@ STAYING_REPLICA_AWAITED = Deviation(
 LEADER_REMOVED = Deviation(
     kip=455,
     promised="a partition with a replica in the ISR on a good log dir has a leader",
-    actual="if another reassignment takes the place of one that was adding the leader, nothing leads the partition",
+    actual="if a reassignment replaces another one that was adding the leader, the partition has no leader",
     issue="KAFKA-14808",
     builds=VersionRange.parse(">=2.4.0"),
     modes=(Mode.ZK,),
@@ -168,8 +168,8 @@ CLEANING_STOPS = Deviation(
 UNTRIMMED_MARKED_CLEAN = Deviation(
     kip=112,
     promised="a broker marks a log dir as cleanly shut down only if it closed all logs there without an error",
-    actual="it logs that it could not trim an index, and marks the log dir: the next start does not recover the log, "
-    "and acked records may expire at once",
+    actual="it logs that it could not trim an index, and still marks the log dir: the next start does not recover the "
+    "log, and acked records may expire at once",
     issue="KAFKA-19221",
     builds=VersionRange.parse("<4.0.1"),
     pollutes=False,
@@ -364,7 +364,7 @@ CREATION_ERROR_UNREPORTED = Deviation(
 READ_ERROR_IGNORED = Deviation(
     kip=112,
     promised="a log dir is marked as bad once an access (read or write) meets an IOException",
-    actual="a read of records that meets one is answered with UNKNOWN_SERVER_ERROR, and the log dir stays online until "
+    actual="a read of records that meets an IOException gets UNKNOWN_SERVER_ERROR, and the log dir stays online until "
     "a write fails",
     issue="none found; RecordBatchIterator.makeNext turns the IOException into a KafkaException",
     pollutes=False,
@@ -654,8 +654,8 @@ REQUEST_OUTLASTS_CORDON = Deviation(
 
 PLACED_WITHOUT_HINT = Deviation(
     kip=1066,
-    promised="defaultDir(), the log dir in a new replica's first record, is the Uuid of one that is not cordoned",
-    actual="it is none (DirectoryId.UNASSIGNED) if the broker has more than one log dir",
+    promised="defaultDir(), the log dir in a new replica's first record, is not cordoned",
+    actual="it is no log dir (DirectoryId.UNASSIGNED) if the broker has more than one log dir",
     issue="none found; ClusterControlManager.defaultDir ignores cordons",
     builds=VersionRange.parse(">=4.3.0"),
     pollutes=False,
