@@ -48,7 +48,7 @@ READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOExcepti
 """The log line of a leader that fails to read the records of ``{partition}``."""
 
 TRIES = 10
-"""How often to try to let a read, or the creation of a replica, meet an error before a checkpoint does."""
+"""How often a scenario tries to let a read, or the creation of a replica, meet an error before a checkpoint does."""
 GAP_S = 2.0
 """How long to wait for a moment between two checkpoints: four of their intervals."""
 QUARTER_NS = 250_000_000
@@ -56,7 +56,7 @@ QUARTER_NS = 250_000_000
 
 
 def first_error(fault: LogDirFault) -> LogLine | None:
-    """The line in which the broker names the error for which it takes the log dir offline; None if it has none yet.
+    """The log line with the error for which the broker takes the log dir offline; None if there is none yet.
 
     ``LogDirFailureChannel`` writes one for each error; the log dir goes offline with the first.
     """
@@ -122,13 +122,13 @@ def read_meets_error(partition: Partition, *, offset: int) -> None:
 
 
 def check_met_by(fault: LogDirFault, *, saying: str) -> None:
-    """The broker took the log dir offline because of this access, and of no other one before.
+    """The broker took the log dir offline because of this access, and not because of an earlier one.
 
     :param saying: a regular expression of the log line
     """
     line = first_error(fault)
     if line is None or not re.search(saying, line.text):
-        raise PromiseBroken(f"{fault.broker} took {fault.log_dir} offline, and not by /{saying}/: {line}")
+        raise PromiseBroken(f"{fault.broker} took {fault.log_dir} offline, but the reason is not /{saying}/: {line}")
     fault.broker.journal.write("error.met", broker=fault.broker.id, log_dir=str(fault.log_dir), line=line.text[:300])
 
 
@@ -144,8 +144,8 @@ def check_met_by(fault: LogDirFault, *, saying: str) -> None:
 def test_records_unreadable(cluster: Cluster) -> None:
     """A consumer's read of the leader's records gets EIO: the log dir goes offline at that read, not at the next write.
 
-    A reader asks for the first records every few milliseconds. If a checkpoint meets the error first all the same, the
-    log dir is healed, and fails once more.
+    A reader asks for the first records every few milliseconds. If a checkpoint still meets the error first, the log
+    dir is healed and fails again.
     """
     orders = one_partition_per_log_dir(cluster)
     write_untracked_records(orders, 100, size=1000)
@@ -181,8 +181,8 @@ def met_by_read(state: StateCheck, partition: Partition) -> bool:
 def check_noticed_by_read(fault: LogDirFault, partition: Partition, errors: Sequence[str]) -> bool:
     """The read that first met the error took the log dir offline; builds with :data:`READ_ERROR_IGNORED` go on.
 
-    :param errors: the answers that the reader has got, by their names
-    :returns: False if no read met the error before another access, so that this shows nothing
+    :param errors: the names of the errors that the reader has got
+    :returns: False if no read met the error before another access, so the attempt shows nothing
     """
     first = first_error(fault)
     assert first is not None, "the broker has taken the log dir offline"
@@ -210,10 +210,10 @@ def check_noticed_by_read(fault: LogDirFault, partition: Partition, errors: Sequ
     deviations=(CREATION_ERROR_UNREPORTED,),
 )
 def test_creation_fails(cluster: Cluster) -> None:
-    """A log dir has just broken, and a topic's replica is to be created there: it is offline, and another broker leads.
+    """The creation of a replica meets the error of a failed log dir: the replica is offline, and another broker leads.
 
-    Two topics request that log dir, one led by its broker and one not. A broker that chooses the log dir itself takes
-    the other one. Once the log dir is healed, both replicas are created.
+    The log dir is requested for the replicas of two topics. Its broker is to lead one of them. A broker that chooses a
+    log dir itself takes the other one. Once the log dir is healed, both replicas are created.
     """
     victim = cluster.brokers[0]
     log_dir = victim.log_dirs[0]
@@ -240,8 +240,9 @@ def test_creation_fails(cluster: Cluster) -> None:
 def await_gap(log_dir: LogDir) -> None:
     """Wait until the broker writes no checkpoint in this log dir for a quarter of a second, for :data:`GAP_S` at most.
 
-    It writes each file every half second. So the wait ends when it has just written all of them within a quarter. It
-    does not write high watermarks where there is no replica, and before 3.8 no recovery points for 30 s after a start.
+    It writes each checkpoint file every half second. So the wait ends when it has just written all of them within a
+    quarter of a second. Without a replica, it writes no high watermarks. Before 3.8, it writes no recovery points for
+    30 s after a start.
 
     On a crowded machine there may be no such moment. The try goes on then, and the broker's log shows what came first.
     """
@@ -292,7 +293,7 @@ def creation_met_error(fault: LogDirFault, *topics: Topic) -> bool:
 def check_offline(log_dir: LogDir, led: Partition, followed: Partition) -> None:
     """Both replicas are offline, and other brokers lead. Builds with :data:`CREATION_ERROR_UNREPORTED` show neither.
 
-    There, the controller learns of the failed log dir, and not of the replicas. The leader of the second partition
+    There, the controller learns of the failed log dir, but not of the replicas. The leader of the second partition
     takes the replica out of the ISR, since it does not fetch. The first partition keeps its leader, which refuses
     clients.
     """

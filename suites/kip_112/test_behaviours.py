@@ -115,8 +115,8 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_too_few_in_sync(cluster: Cluster, workload: CaseWorkload) -> None:
     """Log dirs of two of four replicas fail in turn, with min.insync.replicas=3: nothing is acked while two are left.
 
-    With one more follower in sync, before and after that, clients get through. What was sent meanwhile is refused and
-    sent again by the client; none of it may be lost or duplicated.
+    Before and after that, one more follower is in sync, and clients get through. Meanwhile the leader refuses records,
+    and the client sends them again. No record may be lost or duplicated.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=4, configs={"min.insync.replicas": "3"})
     state = StateCheck(cluster, orders)

@@ -220,7 +220,7 @@ def allow_recreation(log_dir: LogDir) -> None:
     deviations=(OFFLINE_REPLICAS_COUNTED_LATE,),
 )
 def test_new_at_bootstrap(cluster: Cluster) -> None:
-    """A broker starts with a bad log dir: new replicas are created on the good one, if the controller says so.
+    """A broker starts with a bad log dir: it creates replicas that are new to it in the good log dir.
 
     One topic is created while the broker is down. In KRaft its replica is new to the broker. In ZooKeeper mode the
     controller has made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is

@@ -171,10 +171,10 @@ def no_controller(cluster: Cluster) -> Fault:
     judged=False,
 )
 def test_controller_requests(cluster: Cluster) -> None:
-    """The controller names new replicas to their brokers as new, later as not new, and offline ones to all brokers.
+    """LeaderAndIsr marks only new replicas as new, and UpdateMetadata names offline replicas to all brokers.
 
     At TRACE, brokers log each partition of these two requests, with all fields. KRaft has no such requests. A broker
-    has the logger once it has got such a request, so there is a topic before.
+    has the logger only after its first such request, so the scenario creates another topic before.
     """
     cluster.create_topic("before", partitions=2)
     with controllers_requests_logged(cluster):
@@ -202,7 +202,7 @@ UPDATE_METADATA = r"Cached leader info \S*PartitionState\({partition}, .*offline
 
 
 def described(partition: Partition) -> str:
-    """A partition as these log lines begin with it."""
+    """The partition, as it begins in these log lines."""
     return f"topicName='{partition.topic}', partitionIndex={partition.index}"
 
 

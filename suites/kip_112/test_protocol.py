@@ -1,7 +1,7 @@
 """Shows a cluster that upgrades its inter-broker protocol by a rolling bounce, as KIP-36, KIP-112 and KIP-113 require.
 
 "In the first rolling bounce we will deploy the new code but broker will still communicate using the existing protocol.
-In the second rolling bounce we will change the config" (KIP-112). The cluster begins after the first bounce.
+In the second rolling bounce we will change the config" (KIP-112). The scenario begins after the first bounce.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from suites.steps import (
 OLD_PROTOCOL = {"inter.broker.protocol.version": "0.9.0", "log.message.format.version": "0.9.0"}
 """Settings of a broker that knows neither racks (0.10.0, KIP-36) nor failed log dirs (1.0, KIP-112)."""
 HALTS = r"Halting broker because dir \S+ is offline"
-"""The log line of a broker that ends since a log dir failed and its protocol has no offline replicas."""
+"""The log line of a broker that halts because a log dir failed and its protocol has no offline replicas."""
 RACKS = ("a", "b", "c")
 
 
@@ -51,9 +51,9 @@ RACKS = ("a", "b", "c")
     deviations=(EMPTY_RACKS,),
 )
 def test_protocol_upgrade(cluster: Cluster) -> None:
-    """With the old protocol a failed log dir halts its broker, and racks are unknown; after a rolling bounce neither.
+    """With the old protocol a failed log dir halts its broker, and racks are unknown; a rolling bounce ends both.
 
-    Meanwhile some brokers speak the old protocol and some the new one, and all replicas stay in the ISR.
+    During the bounce, some brokers use the old protocol and some the new one, and all replicas stay in the ISR.
     """
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
@@ -69,7 +69,8 @@ def test_protocol_upgrade(cluster: Cluster) -> None:
     state.check(timeouts.RECOVERY_S)
     before = leaders_logs(orders.partitions)
     controller = cluster.controller_broker()
-    in_turn = sorted(cluster.brokers, key=lambda broker: broker == controller)  # it comes last, and so stays the same
+    # The controller is last, so it remains the controller.
+    in_turn = sorted(cluster.brokers, key=lambda broker: broker == controller)
     for number, broker in enumerate(in_turn, start=1):
         broker.stop()
         state.broker_gone(broker)
@@ -126,7 +127,7 @@ def check_led_by_others(topic: Topic, halted: Broker) -> None:
 def check_registered(cluster: Cluster, *, upgraded: Sequence[Broker]) -> None:
     """Upgraded brokers are registered with their racks and a JSON version above 2, others with version 2 and no rack.
 
-    Metadata has racks where the controller speaks the new protocol. Then it has those of all upgraded brokers.
+    Metadata has racks only if the controller uses the new protocol. Then it has those of all upgraded brokers.
     """
     assert isinstance(cluster.quorum, ZooKeeperQuorum)
     racks = dict(zip((broker.id for broker in cluster.brokers), RACKS, strict=True))
@@ -135,7 +136,7 @@ def check_registered(cluster: Cluster, *, upgraded: Sequence[Broker]) -> None:
     seen = {id: znode.get("rack") for id, znode in znodes.items()}
     wrong = [id for id, znode in znodes.items() if (znode["version"] > 2) != (should[id] is not None)]
     if seen != should or wrong:
-        raise PromiseBroken(f"racks {should} should be registered, and only they with a version above 2: {znodes}")
+        raise PromiseBroken(f"registrations need the racks {should}, and a version above 2 only with a rack: {znodes}")
     unknown, empty = dict.fromkeys(racks), dict.fromkeys(racks, "")
 
     def differences() -> list[str]:
