@@ -202,13 +202,13 @@ def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_tool_needs_broker(move: Move) -> None:
-    """kafka-reassign-partitions ends with an error if the broker that it must request a log dir from is down."""
+    """kafka-reassign-partitions ends with an error if the broker to which it must send a request is down."""
     cluster, partition = move.state.cluster, move.partition
     brokers = map(cluster.broker, partition.describe().replicas)
     on = tuple(move.there if broker == move.broker else broker for broker in brokers)
     said = execution_error(cluster, Placement(partition=partition, on=on))
     if said is None or f"Unknown broker id {move.broker.id}" not in said:
-        raise PromiseBroken(f"{move.broker} is down, and kafka-reassign-partitions says: {said or 'all is well'}")
+        raise PromiseBroken(f"{move.broker} is down, and kafka-reassign-partitions prints: {said or 'no error'}")
     move.state.check()
 
 

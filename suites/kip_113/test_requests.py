@@ -49,7 +49,7 @@ KIPS_MOVE_THROTTLE = "intra.broker.throttled.rate"
 THROTTLED = dict.fromkeys(("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"), "*")
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 SWAPS = 12
-LEAST_LOOKS = 20  # answers that show a replica while or shortly before it is swapped
+LEAST_LOOKS = 20  # per swap: answers that show the replica during the swap or shortly before
 TWICE_AT_MOST = 0.2  # of all answers; up to 0.02 were seen
 RECORDS = 1000
 
@@ -63,7 +63,7 @@ Lags = dict[tuple[int, str, bool], int]
     plan="Public interface: Protocol, Broker Config, AdminClient",
     judged=False,
     floors=NO_FAULT,
-    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
+    overrides=SMALL_FETCHES,  # the settings of similar scenarios, so that they share a cluster
     deviations=(
         MOVE_ANSWERED_WITHOUT_ERROR,
         UNKNOWN_TOPIC_ANSWERED,
@@ -73,7 +73,7 @@ Lags = dict[tuple[int, str, bool], int]
     ),
 )
 def test_requests(cluster: Cluster) -> None:
-    """A request for several moves is answered for each one; lags are right, and a swap is atomic to who looks."""
+    """A request for several moves is answered for each move; lags are right, and a swap is atomic in every answer."""
     check_each_answered(cluster)
     held = cluster.create_topic("held", replicas=2)[0]
     write_untracked_records(cluster.topics["held"], RECORDS, size=1000)
@@ -117,7 +117,7 @@ def check_each_answered(cluster: Cluster) -> None:
         (long_name.name, 0): "INVALID_TOPIC",
     }
     if answers != wanted:
-        raise PromiseBroken(f"one request for several moves should be answered with {wanted}, and was with {answers}")
+        raise PromiseBroken(f"one request for several moves is answered with {answers} instead of {wanted}")
     for index in (0, 1):
         await_moved(several[index], there[index])
     if strayed := {i: str(several[i].log_dir_on(one)) for i in (2, 3) if several[i].log_dir_on(one) != here[i]}:
@@ -192,10 +192,10 @@ def check_lags(held: Partition, behind: Broker) -> None:
 
 
 def lags_on_disk(partition: Partition) -> Lags:
-    """What the lags must be, by the segments of all replicas.
+    """The right lags, according to the segments of all replicas.
 
     A future replica lags behind the replica on its broker. A replica lags behind the high watermark, which is the
-    least end of the replicas in the ISR.
+    lowest log end offset in the ISR.
     """
     ends: Lags = {}
     for broker in partition.cluster.brokers:
@@ -235,9 +235,9 @@ def _lags(partition: Partition, shown: Mapping[int, tuple[LogDirState, ...]]) ->
 
 
 def check_throttle_named(partition: Partition) -> None:
-    """The KIP's name of the throttle holds a move.
+    """A throttle under the KIP's name holds a move.
 
-    No throttle is set under the name that releases have.
+    No throttle is set under the name that releases use.
 
     :raises Inconclusive: the move does not end, for another reason than a throttle
     """

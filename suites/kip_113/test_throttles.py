@@ -53,9 +53,9 @@ MEASURED_S, WITHIN = 12, 0.2
     overrides=SMALL_FETCHES,
 )
 def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Moves share their broker's throttle, also after it is raised; as many copy at once as the broker has log dirs.
+    """Moves share their broker's throttle, also after it is raised; a broker with N log dirs copies N replicas at once.
 
-    On another broker, with one thread, one copies at once.
+    Another broker has one thread for moves and copies one replica at a time.
     """
     usual, lone = cluster.brokers[:2]
     lone.node.configure({"num.replica.alter.log.dirs.threads": "1"})
@@ -154,7 +154,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     there = other_dir(here)
     placement = Placement(partition=across, on=(coming, *staying))
     with workload.running(orders) as pair:
-        # The tool does not wait until brokers know its throttle, so another one is in force before.
+        # The tool does not wait until brokers know its throttle, so another throttle is set before.
         for topic in (cluster.topics["across"], within):
             topic.configure(dict.fromkeys(THROTTLED, "*"))
         for broker in cluster.brokers:

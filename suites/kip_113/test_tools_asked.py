@@ -50,7 +50,7 @@ from suites.scenario import NO_FAULT, scenario
 from suites.steps import SMALL_FETCHES, await_moved, await_no_reassignment
 
 TRIES = 10
-DEFAULT_S, WITHIN = 10, 0.2  # the tool's time-out, and how much of it the measured one may differ by
+DEFAULT_S, WITHIN = 10, 0.2  # the tool's time-out, and the share of it by which the measured one may differ
 AMPLE_MS = 4_000 * DEFAULT_S  # a time-out of the tool within which the replica exists, also on a slow machine
 JSON_REQUESTS = VersionRange.parse(">=2.8.0")  # KIP-673
 
@@ -61,7 +61,7 @@ JSON_REQUESTS = VersionRange.parse(">=2.8.0")  # KIP-673
     plan="Scripts, AdminClient: options, output, methods; retries AlterReplicaDirRequest; timeout is 10 seconds",
     judged=False,
     floors=NO_FAULT,
-    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
+    overrides=SMALL_FETCHES,  # the settings of similar scenarios, so that they share a cluster
     builds=JSON_REQUESTS,
     deviations=(
         LOG_DIRS_OPTIONS_RENAMED,
@@ -73,7 +73,7 @@ JSON_REQUESTS = VersionRange.parse(">=2.8.0")  # KIP-673
 def test_tools_asked(cluster: Cluster) -> None:
     """kafka-reassign-partitions requests the log dirs in its file, until the replicas exist or 10 s have passed."""
     with ThreadPoolExecutor(1) as pool:
-        # In ZooKeeper mode the controller has had the replica created before the tool asks. The tool is the same.
+        # In ZooKeeper mode the replica exists before the tool sends its request. The tool is the same in both modes.
         waiting = asked_too_early(cluster, pool, "late") if cluster.spec.mode is Mode.KRAFT else None
         orders = create_on_all(cluster, "orders", 3)
         check_methods(cluster)
@@ -109,7 +109,7 @@ KEPT = {
     "DescribeLogDirsOptions": {"T timeoutMs(Integer)", "Integer timeoutMs()"},
     "ReplicaInfo": {"long size()"},
 }
-"""The methods by class, where releases have what the KIP has, beside the names of the classes."""
+"""The methods, by class, that releases have as in the KIP, apart from names of classes."""
 PROMISED = {
     "Admin": {
         "DescribeLogDirsResult describeLogDirs(Map<Integer, Collection<String>>,DescribeLogDirsOptions)",
@@ -256,7 +256,7 @@ def check_requests(orders: Topic) -> None:
             check_requested(broker, "ALTER_REPLICA_LOG_DIRS", orders.name, *requests, since=since)
         since = now()
         if unfinished := verify(cluster, *plan):
-            raise PromiseBroken(f"all replicas are where they should be, and --verify says {unfinished}")
+            raise PromiseBroken(f"all replicas are where they should be, but --verify prints {unfinished}")
         check_described(orders, wanted, since)
 
 
@@ -298,7 +298,7 @@ def check_refused_in_part(orders: Topic) -> None:
     said = execution_error(cluster, place(orders[0], moving), place(orders[2], relative))
     refused = f"Failed to alter dir for {orders[2]}-{mover.id}"
     if said is None or refused not in said or "LogDirNotFoundException" not in said:
-        raise PromiseBroken(f"{relative.path} must be refused; kafka-reassign-partitions says: {said or 'all is well'}")
+        raise PromiseBroken(f"{relative.path} must be refused; kafka-reassign-partitions prints: {said or 'no error'}")
     await_moved(orders[0], moving)
     if orders[2].log_dir_on(mover) != here or mover.find_replica(orders.name, 2, is_future=True):
         raise PromiseBroken(f"{orders[2]} should have stayed in {here}, since {relative.path} is refused")
@@ -309,7 +309,7 @@ def check_refused_in_part(orders: Topic) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """kafka-reassign-partitions, which repeats its request for a log dir, since the replica does not exist.
+    """A run of kafka-reassign-partitions that repeats its request for a log dir, since the replica does not exist.
 
     :ivar error: the tool's error once it has ended
     :ivar since: when it was started
@@ -391,7 +391,7 @@ def cancel_of(partition: Partition) -> Callable[[], None]:
 
 
 def check_timed_out(waiting: Waiting) -> None:
-    """Without ``--timeout``, the tool asks for 10 s, give or take a fifth, and then ends with an error.
+    """Without ``--timeout``, the tool repeats its request for 10 s, within a fifth, and then ends with an error.
 
     It looks at the clock between two requests. So the time may differ by the longest pause between two of them, too;
     this is a tenth of a second, and more on a slow machine.
@@ -404,15 +404,15 @@ def check_timed_out(waiting: Waiting) -> None:
         "reassignment.timed_out", asked_for_s=round(seen, 3), longest_pause_s=round(pause, 3), said=said
     )
     if said is None or "Timed out before log directory move" not in said:
-        raise PromiseBroken(f"kafka-reassign-partitions should time out, and says: {said or 'all is well'}")
+        raise PromiseBroken(f"kafka-reassign-partitions should time out, and prints: {said or 'no error'}")
     if abs(seen - DEFAULT_S) > WITHIN * DEFAULT_S + pause:
         raise PromiseBroken(f"kafka-reassign-partitions asked for {seen:.1f} s instead of {DEFAULT_S} s")
 
 
 def check_retried(waiting: Waiting) -> None:
-    """The tool succeeds by asking again once the replica exists, which is in the requested log dir."""
+    """Once the replica exists, the repeated request succeeds, and the replica is in the requested log dir."""
     waiting.partition.cluster.reassign(waiting.partition, waiting.placement.brokers)
     if said := waiting.error.result():
-        raise PromiseBroken(f"kafka-reassign-partitions should succeed once the replica exists, and says: {said}")
+        raise PromiseBroken(f"kafka-reassign-partitions should succeed once the replica exists, and prints: {said}")
     await_no_reassignment(waiting.partition.cluster)
     await_moved(waiting.partition, waiting.log_dir)

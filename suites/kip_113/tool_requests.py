@@ -1,4 +1,4 @@
-"""What kafka-reassign-partitions requests from brokers, by the brokers' logs, and with which error it ends."""
+"""Shows what kafka-reassign-partitions requests from brokers, by their logs, and the error with which it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LogDirsRequested = dict[tuple[str, int], str | None]
 
 
 class _Topic(msgspec.Struct):
-    """A topic of a request; the two requests name it in different fields, and its partitions before 3.0, too."""
+    """A topic in a request. The fields of its name and, before 3.0, of its partitions differ between the requests."""
 
     name: str = ""
     topic: str = ""
