@@ -1,7 +1,7 @@
 """Shows bugs of Kafka with reassignments beside a failed log dir (KIP-112), one scenario each.
 
-KAFKA-19975 and KAFKA-14808 are declared deviations, since 3.9, the last line with ZooKeeper, has them. KNOWN_BUGS.md
-has the builds.
+KAFKA-19975 and KAFKA-14808 are declared deviations, since 3.9, the last release line with ZooKeeper, has them.
+KNOWN_BUGS.md has the builds.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def test_reassigned_beside_failed(cluster: Cluster) -> None:
     deviations=(LEADER_REMOVED,),
 )
 def test_reassigned_again(cluster: Cluster) -> None:
-    """A second reassignment takes the place of one that waits for a failed log dir: the partition has a leader.
+    """A second reassignment replaces one that waits for a failed log dir: the partition still has a leader.
 
-    The replica that the first one adds leads by then, and the second one leaves it out.
+    By then, the replica that the first one adds is the leader. The second one leaves this replica out.
     """
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)

@@ -28,10 +28,10 @@ from suites.steps import await_no_reassignment, reassign_by_request
 ENDED = "it ends"
 IN_BOTH = "it does not end: the replica is in the ISR, and is both an adding and a removing replica"
 TRIES = 3
-"""How often a reassignment is reversed: it may have ended before."""
+"""How often the scenario reverses a reassignment: the first one may have ended before."""
 TOPICS = 5
-"""Short-lived topics. Before 3.9, a broker reports log dirs 0.5 s after it has created its newest replica. So each one
-delays the reports of the ones before it."""
+"""The number of short-lived topics. Before 3.9, a broker reports log dirs 0.5 s after it has created its newest
+replica. So each topic delays the reports of the topics before it."""
 
 
 def await_replica(broker: Broker, topic: str) -> None:
@@ -68,7 +68,7 @@ def check_all_reported(cluster: Cluster) -> None:
     floors=NO_FAULT,
 )
 def test_deleted_before_reported(cluster: Cluster) -> None:
-    """Topics are deleted as soon as their replicas exist: brokers do not go on to report log dirs of these replicas."""
+    """Topics are deleted as soon as their replicas exist: brokers stop reporting log dirs of these replicas."""
     for number in range(TOPICS):
         topic = Topic(cluster, f"short-lived-{number}", 1)
         cluster.request_topics(NewTopic(name=topic.name, partitions=1, replicas=3))
@@ -88,7 +88,7 @@ def test_deleted_before_reported(cluster: Cluster) -> None:
     floors=NO_FAULT,
 )
 def test_removed_before_reported(cluster: Cluster) -> None:
-    """A new replica is reassigned to another broker at once: the first broker does not go on to report its log dir."""
+    """A new replica is reassigned to another broker at once: the first broker stops reporting its log dir."""
     first, second, _ = cluster.brokers
     orders = Topic(cluster, "orders", 1)
     cluster.request_topics(NewTopic(name=orders.name, assignment={0: [first.id]}))
@@ -150,7 +150,7 @@ def end_of_reversal(partition: Partition, holders: Sequence[Broker], target: Bro
     deviations=(REVERSED_NEVER_ENDS,),
 )
 def test_reassignment_reversed(cluster: Cluster) -> None:
-    """A partition is reassigned to its old replicas while it gets another one: that one is removed again."""
+    """A reassignment to the old replicas replaces one that adds a replica: the added replica is removed again."""
     orders = cluster.create_topic("orders", replicas=2)
     holders = [orders[0].leader(), *orders[0].followers()]
     [target] = cluster.others(*holders)
@@ -174,7 +174,7 @@ def test_reassignment_reversed(cluster: Cluster) -> None:
     deviations=(CLEAN_ELECTIONS_COUNTED,),
 )
 def test_clean_election_counted(cluster: Cluster) -> None:
-    """A partition's only replica is reassigned twice: each new leader is in the ISR, and is not counted as unclean."""
+    """A partition's only replica is reassigned twice: new leaders are in the ISR, and no election counts as unclean."""
     orders = cluster.create_topic("orders", replicas=1)
     state = StateCheck(cluster, orders)
     controller = cluster.mbeans[cluster.active_controller().spec.name]

@@ -89,7 +89,7 @@ NO_TOPIC_ID = "does not have a topic ID, which is not allowed"
     judged=False,
 )
 def test_topic_id_lost(cluster: Cluster) -> None:
-    """A broker starts, and a replica's partition.metadata is missing: the replica is created again, and catches up."""
+    """A broker starts without a replica's partition.metadata: it creates the replica again, which catches up."""
     orders = cluster.create_topic("orders", replicas=3)
     write_untracked_records(orders, 100)
     state = StateCheck(cluster, orders)
@@ -106,7 +106,7 @@ def test_topic_id_lost(cluster: Cluster) -> None:
         state.broker_back(victim)
         state.check(RECOVERY_S)
     check_same_bytes(orders[0])
-    for stray in log_dir.path.glob("orders-0.*-stray"):  # newer builds keep it for its operator
+    for stray in log_dir.path.glob("orders-0.*-stray"):  # newer builds keep the old log for the operator
         delete_by_hand(victim, stray)
 
 
@@ -168,7 +168,7 @@ def check_marked_clean(log_dir: LogDir) -> None:
     deviations=(UNTRIMMED_MARKED_CLEAN,),
 )
 def test_error_on_close(cluster: Cluster) -> None:
-    """A broker shuts down, and cannot trim an index: it does not mark the log dir as cleanly shut down."""
+    """A broker cannot trim an index when it shuts down: it does not mark the log dir as cleanly shut down."""
     orders = cluster.create_topic("orders", replicas=3)
     write_untracked_records(orders, 100)
     state = StateCheck(cluster, orders)

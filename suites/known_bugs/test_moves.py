@@ -2,7 +2,7 @@
 
 Three bugs are declared deviations: KAFKA-19458, since the last build with ZooKeeper has it, and KAFKA-20961 and
 KAFKA-17375, since all builds have them. KNOWN_BUGS.md has the builds. A throttle holds each move until the event that
-the bug needs, or nothing else happens, so none of them is a race.
+the bug needs, or nothing else happens, so no scenario is a race.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ DELETE_DELAY_S = 5
 MOVED_S = 20.0  # at most four megabytes, on an idle cluster
 ENDED_S = 6.0  # a follower rejoins, or an almost empty partition is moved: a second or two on an idle cluster
 SMALLEST_SEGMENT = 1 << 20
-"""The least value of segment.bytes since Kafka 4.0."""
+"""The lowest value of segment.bytes since Kafka 4.0."""
 NEITHER_ENDED = r"""last seen: \['its future replica in .* is 1 records behind', "Reassignment\("""
-"""The error where neither the move nor the reassignment has ended."""
+"""The error if neither the move nor the reassignment has ended."""
 
 
 def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
@@ -155,7 +155,7 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
     deviations=(EPOCHS_LEFT_BEHIND,),
 )
 def test_idle_after_move(cluster: Cluster) -> None:
-    """Each of two replicas led, the leader's replica moves, and nothing is written: the other one rejoins the ISR."""
+    """Both replicas have led, the leader's one moves, and nothing is written: the other replica rejoins the ISR."""
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
     write_untracked_records(orders, 10)
@@ -210,7 +210,7 @@ def await_copied_everywhere(partition: Partition, moved_to: LogDir, *, timeout_s
     deviations=(LARGE_RECORD_NOT_COPIED,),
 )
 def test_large_record_moved(cluster: Cluster) -> None:
-    """The segment size falls below that of a written record: a move and a reassignment of its partition end."""
+    """segment.bytes falls below the size of a written record: a move and a reassignment of its partition end."""
     orders = cluster.create_topic("orders", replicas=2, configs={"max.message.bytes": f"{4 * SMALLEST_SEGMENT}"})
     state = StateCheck(cluster, orders)
     write_untracked_records(orders, 1, size=2 * SMALLEST_SEGMENT)
@@ -221,10 +221,10 @@ def test_large_record_moved(cluster: Cluster) -> None:
 
     def begin() -> None:
         cluster.reassign(orders[0], [leader, mover, spare])
-        await_until(  # the mover knows the topic's configs, too, then
+        await_until(  # then the mover knows the topic's configs, too
             lambda: spare.id in orders[0].describe(mover).replicas,
             timeout_s=REQUEST_S,
-            what=f"{mover} to hear of the reassignment of {orders}",
+            what=f"{mover} to know the reassignment of {orders}",
             retry_on=(NoAnswer,),
             failure=Inconclusive,
         )
