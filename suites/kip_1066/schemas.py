@@ -17,7 +17,7 @@ from suites.deviations import HEARTBEAT_RENUMBERED, REGISTERED_WITHOUT_CORDONS
 RECORDS_WITH_CORDONS = {"REGISTER_BROKER_RECORD": 4, "BROKER_REGISTRATION_CHANGE_RECORD": 3}
 """The KIP's versions, from metadata.version 4.3-IV0 on."""
 RECORDS_BEFORE = {"REGISTER_BROKER_RECORD": 3}
-"""Below it, no record of a change has cordons."""
+"""The versions below 4.3-IV0, where no record of a change has cordons."""
 
 
 def check_record_versions(seen: Directories, versions: Mapping[str, int]) -> None:
@@ -82,7 +82,7 @@ def check_fields(
     request: Collection[str] = (),
     response: Collection[str] = (),
 ) -> None:
-    """There is a request; all have one of these versions, exactly these fields, and responses with exactly these.
+    """At least one request was sent. All have one of these versions; they and their responses have only these fields.
 
     :param request: the fields of the request; empty: any
     :param response: the fields of the response; empty: any

@@ -79,7 +79,7 @@ def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[Lo
 
 
 REQUESTED = 4
-"""So many new replicas. Without a request, a broker would spread them over its two log dirs."""
+"""The number of new replicas. Without a request, a broker would spread them over its two log dirs."""
 
 
 @cordon_scenario(

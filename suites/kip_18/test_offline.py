@@ -1,6 +1,6 @@
 """Shows what a broker does with a log dir that is offline (KIP-18, "Putting LogDirs Directory Offline").
 
-KIP-112 and KIP-113 replaced KIP-18. The scenarios of KIP-112 test most of its rules; ``clauses/kip_18.toml`` has them.
+KIP-112 and KIP-113 replaced KIP-18. The scenarios of KIP-112 test most of its rules (``clauses/kip_18.toml``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from suites.steps import check_stays_offline, log_dirs_failed, restart_after_hea
 NOT_YET = {"min.cleanable.dirty.ratio": "1", "retention.bytes": "-1"}
 """Configs of a topic that keep outdated records."""
 ROLLING = {"segment.ms": "1"}
-"""Configs of a topic of which each batch of records begins a segment, and so creates files."""
+"""Configs of a topic in which each batch of records begins a segment, and so creates files."""
 FROM_NOW_ON = {"min.cleanable.dirty.ratio": "0.01", "retention.bytes": EXPIRING["retention.bytes"]}
-"""Configs of a topic that let outdated records go."""
+"""Configs of a topic that let compaction and retention remove outdated records."""
 
 IO_ERROR = r"Error while [^\n]* {path}[ /]"
 """The log line of an operation on a log dir that met an error, with its stack trace."""
@@ -44,13 +44,14 @@ IO_ERROR = r"Error while [^\n]* {path}[ /]"
     overrides=FREQUENT_CLEANING,
 )
 def test_offline_untouched(cluster: Cluster) -> None:
-    """A healed log dir that is still offline is neither read nor written, and the good ones are cleaned meanwhile.
+    """A healed log dir that is still offline is neither read nor written, while the good ones are cleaned.
 
-    Its replicas have outdated records. All other replicas lose theirs while it is offline: by compaction, and by
-    retention. The replicas in it do so only after a restart of its broker.
+    All replicas have outdated records. While the log dir is offline, compaction and retention remove those of all
+    other replicas. Those in the log dir are removed only after a restart of its broker.
     """
     topics = [
-        cluster.create_topic(f"{name}-{number}", configs=policy | NOT_YET)  # one by one: by turns into both log dirs
+        # one by one, so that they alternate between the log dirs
+        cluster.create_topic(f"{name}-{number}", configs=policy | NOT_YET)
         for name, policy in (("compacted", COMPACTED), ("expiring", EXPIRING))
         for number in (1, 2)
     ]
@@ -86,7 +87,7 @@ def test_offline_untouched(cluster: Cluster) -> None:
 def test_one_folder(cluster: Cluster) -> None:
     """One partition's folder fails, and its leader's append meets the error: the whole log dir goes offline.
 
-    KIP-112 wants that. KIP-18 would take only this partition offline. The same holds after a restart of the broker.
+    KIP-112 requires this. KIP-18 would take only this partition offline. The same holds after a restart of the broker.
     """
     orders = cluster.create_topic("orders", partitions=4, replicas=3, configs=ROLLING)
     state = StateCheck(cluster, orders)
@@ -111,14 +112,14 @@ def test_one_folder(cluster: Cluster) -> None:
 
 
 def check_append_failed(fault: ReplicaChmod000) -> None:
-    """The broker's first error with the log dir is that of an append to the replica by its leader.
+    """The first error that the broker logs for the log dir is that of an append by the leader.
 
     :raises Inconclusive: another access met the error first, such as the flush of a segment that was just rolled
     """
     path = re.escape(str(fault.log_dir.path))
     line = check_logged(fault.broker, IO_ERROR.format(path=path), fault.injected_at)
     if "appendAsLeader" not in line.text:
-        raise Inconclusive(f"{fault.broker} met {fault} elsewhere than in its leader's append: {line.text[:3000]}")
+        raise Inconclusive(f"{fault.broker} met {fault} outside the leader's append: {line.text[:3000]}")
     fault.broker.journal.write("append.failed", broker=fault.broker.id, line=line.text[:300])
 
 

@@ -95,9 +95,9 @@ def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignmen
 def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
     """The assignment keeps the promises of KRaft's placer, and those of the KIP that the placer shares.
 
-    The placer may give brokers different numbers of leaders or replicas only if there are several racks and one has
-    several brokers; or, from the second round of partitions on, if it skips racks of one broker. The check looks at
-    whole rounds, and at a first one: part of a later round depends more on chance.
+    The placer may give brokers different numbers of leaders or replicas in two cases only. There are several racks, and
+    one has several brokers; or, from the second round of partitions on, the placer skips racks of one broker. The
+    check looks at whole rounds, and at part of a first round. Part of a later round depends more on chance.
     """
     sizes = Counter(racks.values())
     first_round, alone = len(assignment) <= len(racks), min(sizes.values()) == 1 < len(sizes)
