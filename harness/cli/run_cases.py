@@ -137,8 +137,7 @@ def _run(
 
 
 def _chosen(collected: Collector) -> AtOnce:
-    """Choose how many of the collected cases run at once, and print it unless there is at most one case for this
-    build."""
+    """Choose how many of the collected cases run at once; print it if there are several cases for this build."""
     from harness.host.room import room
 
     count = sum(collected.run.unfit_build(case) is None for case in collected.cases)

@@ -99,7 +99,7 @@ def _jobs(_context: click.Context, _option: click.Parameter, text: str) -> JobsO
         return AUTO
     number = int(text) if re.fullmatch(r"-?\d+", text) else 0
     if not 1 <= number <= MOST:
-        raise click.BadParameter(f"{text} is not in the range from 1 to {MOST}, nor {AUTO}")
+        raise click.BadParameter(f"{text} is neither a number from 1 to {MOST} nor {AUTO}")
     return number
 
 
@@ -110,7 +110,7 @@ JOBS = click.option(
     default=AUTO,
     show_default=True,
     help="How many cases run at once, each with its own cluster and Spark session (about 3 GiB). auto: as many as "
-    "cores, memory and the present load allow; fewer where brokers starve.",
+    "cores, memory and the present load allow; fewer once a case starves.",
 )
 
 

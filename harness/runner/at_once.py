@@ -26,10 +26,11 @@ WORKER_BYTES = 3 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A moment at which the run went on with fewer cases at once.
+    """A reduction of the number of cases at once, during the run.
 
     :ivar to: the new number
-    :ivar case: the case that showed that the machine was too slow, and why
+    :ivar case: the case that starved
+    :ivar why: how the case showed that the machine was too slow
     """
 
     to: int
@@ -42,7 +43,7 @@ class AtOnce:
     """How many cases run at once.
 
     :ivar count: at the start of the run
-    :ivar why: what decided it; None if the user did, or if there is one case at most
+    :ivar why: the reason for the number; None if the user set it, or if there is one case at most
     """
 
     count: int = 1

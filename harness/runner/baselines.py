@@ -42,7 +42,7 @@ _SHOWS = ("valid", "invalid")
 """The verdicts of runs that are kept. An unknown one has shown nothing, often because the machine was too busy."""
 
 Conditions = Mapping[str, str]
-"""By name, all that can change the verdict of a case with the same seed. The number of jobs is not among them."""
+"""All that can change the verdict of a case with the same seed, by name. The number of jobs does not change it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class _Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Reused:
-    """What a qualification uses of earlier ones.
+    """The runs of earlier qualifications that a qualification uses.
 
     :ivar runs: the ledger entries of these runs
     :ivar why_not: why it uses no run; None if it uses some
@@ -153,10 +153,10 @@ class Baselines:
             _write_ledger(into, runs)
         if runs:
             return Reused(runs=tuple(runs))
-        return Reused(why_not=why_not or "this one ran all of these cases itself")
+        return Reused(why_not=why_not or "this qualification ran all of these cases itself")
 
     def keep(self, runs_dir: Path, probe: Path, cases: Collection[str], say: Callable[[str], None]) -> None:
-        """Link the runs of a runs folder that can be used again. If that fails, it says so, and nothing is kept.
+        """Link the runs of a runs folder that can be used again. If that fails, a line says so, and nothing is kept.
 
         :param probe: what ``jbod probe`` found of the build
         :param cases: the cases of the suites; the code of others is not known
@@ -178,7 +178,7 @@ class Baselines:
             say(f"the baseline's runs cannot be kept: {error}")
 
     def _add(self, new: Sequence[ledger.Entry], runs_dir: Path) -> None:
-        """Add runs to the list. A kill leaves the old list or the new one, both with all of their folders."""
+        """Add runs to the list. If the process is killed, the old list or the new one stays, with all its folders."""
         kept = None
         with suppress(HarnessError):  # a damaged list is replaced
             kept = self._read()
@@ -203,7 +203,7 @@ class Baselines:
         found = [entry for entry in runs if entry.seed in seeds]
         if not found:
             others = ", ".join(map(str, sorted({entry.seed for entry in runs})))
-            return [], f"{self.folder} has runs with seed {others}, and this one has {min(seeds)}"
+            return [], f"{self.folder} has runs with seed {others}, and this qualification has {min(seeds)}"
         found = [entry for entry in found if self._is_equal(self.folder / _RUNS / entry.run_id)]
         return found, None if found else f"the run folders in {self.folder} are missing or damaged"
 
@@ -279,7 +279,7 @@ def _why_not_reusable(conditions: Conditions) -> str | None:
     if jbod.endswith("-dirty)"):
         return f"files of jbod differ from its revision: {jbod}"
     if unknown := [name for name, value in conditions.items() if value == _UNKNOWN]:
-        return f"this machine does not say its {', '.join(unknown)}"
+        return f"unknown on this machine: {', '.join(unknown)}"
     return None
 
 

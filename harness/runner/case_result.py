@@ -52,14 +52,14 @@ class CaseResult:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether its times are those of a crowded machine."""
+        """Whether its times were measured on a crowded machine."""
         return self.crowding is not None and self.crowding.marks_times
 
     def starved(self) -> str | None:
         """Return how the case shows that the machine was too slow for it; None if it does not.
 
-        It was too slow if it left the case unknown, or if waits got all the time that they may get. Time-outs do not
-        make up for more than that.
+        The machine was too slow if the case is unknown for that reason, or if waits got the most time that they may
+        get. Time-outs do not make up for an even slower machine.
         """
         if self.verdict == "unknown" and (TOO_SLOW in self.reason or CROWDED in self.reason):
             return f"unknown: {self.reason}"

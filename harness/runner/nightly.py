@@ -72,8 +72,8 @@ class Plan:
 
     :ivar budget_s: seconds for the whole night
     :ivar every: a fixed case is overdue after this long without a run
-    :ivar jobs: the option of each run
-    :ivar at_once: how many cases run at once, as far as is known before
+    :ivar jobs: the value of ``--jobs`` for each run
+    :ivar at_once: the expected number of cases at once
     :ivar options: options of ``jbod run``, such as the build's
     """
 

@@ -1,10 +1,10 @@
 """Runs a candidate and a baseline, case by case, until each case has run often enough.
 
 Each build has a runs folder of its own, whose ledger decides which cases are due (:mod:`harness.runner.ledger`). There
-is no other state, so the same command continues an interrupted qualification. The baseline has a second folder, of runs
-that earlier qualifications kept (:mod:`harness.runner.baselines`). Cases that were not valid run three
-times, to tell a regression from a flaky case. The builds take turns, round by round, so that a machine that is slow for
-an hour affects both.
+is no other state, so the same command continues an interrupted qualification. The baseline has a second folder, with
+runs that earlier qualifications kept (:mod:`harness.runner.baselines`). Cases that were not valid run three times, to
+tell a regression from a flaky case. The builds take turns, round by round, so that a machine that is slow for an hour
+affects both.
 """
 
 from __future__ import annotations

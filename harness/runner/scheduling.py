@@ -10,7 +10,7 @@ default, the large clusters of a suite would run at the same time. Two clusters 
 take a third more CPU together on two cores than one after another. With ``--stop-after`` not every case may run, so
 size does not count.
 
-With ``--jobs auto`` the run goes on with fewer workers where the machine is too slow for as many (:class:`Lowering`).
+With ``--jobs auto`` the run goes on with fewer workers if the machine is too slow for all of them (:class:`Lowering`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SpecAffinityScheduler:
 
     :param turns: by node id
     :param by_size: whether the cluster size counts; otherwise only the collection order
-    :param chosen: the number of workers that ``--jobs auto`` chose, which is lowered where they starve; None if the
+    :param chosen: the number of workers that ``--jobs auto`` chose, which is lowered if cases starve; None if the
         user chose the number
     """
 
@@ -102,7 +102,7 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
         return [node for node in self.nodes if not node.shutting_down]
 
     def retire(self, node: WorkerController) -> bool:
-        """Send a worker no more cases; it ends, with its cluster and Spark, after those that it has.
+        """Send a worker no more cases; it ends, with its cluster and Spark, after the cases that it has.
 
         Returns False, and does nothing, if all cases are sent or if no other worker is left.
         """
@@ -140,10 +140,10 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 class Lowering:
-    """A pytest plugin that retires a worker when a case shows that the machine is too slow for as many.
+    """A pytest plugin that retires a worker when a case shows that the machine is too slow for all workers.
 
-    A worker always has its next case already. So the one that reports the case is retired: it ends after one more.
-    Cases that began before a retired worker ended show nothing about the new number.
+    The worker of that case is retired. It already has its next case, so it ends after one more. Cases that began before
+    it ended show nothing about the new number.
     """
 
     def __init__(self, config: pytest.Config, scheduling: _Scheduling) -> None:

@@ -6,8 +6,8 @@ Examples: ``kip-112``, ``kafkatest-parity`` (a suite, the part of an id before t
 (:mod:`harness.runner.outside`) has the same selectors. It also has ``/elsewhere/test_ours.py``, alone or with ``::``
 and a test or an id.
 
-``kip-18`` names every scenario that tests a clause of KIP-18: most of them are in the suites of the KIPs that replaced
-it.
+``kip-18`` selects every scenario that tests a clause of KIP-18. Most of them are in the suites of the KIPs that
+replaced it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.runner.outside import unknown
 T = TypeVar("T")
 
 _REPLACED = (18,)
-"""The KIPs that others replaced: their selectors go by the clauses' ``tested_by``."""
+"""The KIPs that others replaced. Their selectors select the scenarios in ``tested_by`` of their clauses."""
 
 
 class Selection:

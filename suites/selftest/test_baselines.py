@@ -150,7 +150,7 @@ def test_each_condition_must_be_equal(place: Place, name: str) -> None:
         ({"jbod": "0.1.0 (revision 34e2b0b1-dirty)"}, "files of jbod differ from its revision"),
         ({"jbod": "0.1.0"}, "does not run from a checkout"),
         ({"backend": "docker"}, "the image of containers may have changed"),
-        ({"Java": "?"}, "this machine does not say its Java"),
+        ({"Java": "?"}, "unknown on this machine: Java"),
     ],
 )
 def test_what_cannot_be_named_is_neither_kept_nor_used(place: Place, conditions: dict[str, str], why: str) -> None:
@@ -195,7 +195,7 @@ def test_only_these_cases_and_seeds_are_used(place: Place) -> None:
     place.keep("one")
     assert [run.run_id for run in place.take("two", cases=[A]).runs] == [first, second]
     assert [run.run_id for run in place.take("three", (70, 71, 72)).runs] == [third]
-    assert "has runs with seed 7, 8, 70, and this one has 6" in str(place.take("four", [6]))
+    assert "has runs with seed 7, 8, 70, and this qualification has 6" in str(place.take("four", [6]))
     assert "has none of these cases" in str(place.take("five", cases=[C]))
 
 
@@ -381,7 +381,7 @@ def test_what_differs_runs_anew(qualifying: Qualifying) -> None:
         return done.output.partition("no run of an earlier qualification is used: ")[2]
 
     why_anew("--seed=7")
-    assert "has runs with seed 7, and this one has 70" in why_anew("--seed=70")
+    assert "has runs with seed 7, and this qualification has 70" in why_anew("--seed=70")
     assert why_anew("--seed=7", "--fresh").startswith("--fresh ")
     qualifying.planted.commit("# a comment")
     assert "has runs with jbod 0.1.0 (revision " in why_anew("--seed=7")
