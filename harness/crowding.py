@@ -33,7 +33,7 @@ EASY = 2.0
 PATIENCE = 4.0
 """The longest that a wait may take on a crowded machine, as a multiple of its time-out."""
 MOSTLY = 0.5
-"""The share of crowded samples from which the figures of a case are those of a crowded machine."""
+"""If the share of crowded samples is above this, the times of a case are marked as those of a crowded machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class CrowdedTime:
 
     @property
     def marks_times(self) -> bool:
-        """Whether the times of the case are those of a crowded machine: for most of the time it was one."""
+        """Whether the machine was crowded for most of the case, so that the case's times are marked."""
         return self.crowded_share > MOSTLY
 
     @property

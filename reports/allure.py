@@ -222,7 +222,7 @@ def _deviates(deviation: NotedDeviation) -> str:
 def _description(row: Row) -> str:
     lines = [f"**{row.verdict}**: {row.says}", "", f"To run it again: `{row.rerun}`"]
     if row.is_crowded:
-        lines += ["", f"Its times are those of a crowded machine: {row.crowding}"]
+        lines += ["", f"Its times were measured on a crowded machine: {row.crowding}"]
     for fault in row.faults:
         figures = {words: fault.figure(key) for key, (words, _) in COSTS.items()}
         costs = ", ".join(f"{words} {figure} s" for words, figure in figures.items() if figure is not None)

@@ -83,7 +83,7 @@ def qualify(
     out. With the same --out, the command continues where it stopped. A case that is not valid runs three times.
 
     The baseline's runs are kept in baselines/ beside --out. A qualification of another candidate uses them again if
-    build, backend, seed, jbod's revision and machine are the same. A line says how many, or why none.
+    build, backend, seed, jbod's revision and machine are the same. A line says how many runs it uses, or why none.
     """
     builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
     sides = [side(name, build, out / name, mode, backend) for name, build in builds]
@@ -130,7 +130,7 @@ def qualify(
 
 
 def _kept_baseline(baseline: Side, out: Path, fresh: bool) -> Baselines:
-    """The kept runs of the baseline, whose probe is taken at once."""
+    """The kept runs of the baseline; copies the kept result of its probe at once."""
     build = baseline.distribution(click.echo)
     kept = Baselines.of(out.parent / baselines.FOLDER, build, baseline.backend, fresh=fresh)
     kept.take_probe(baseline.probe)
@@ -138,7 +138,7 @@ def _kept_baseline(baseline: Side, out: Path, fresh: bool) -> Baselines:
 
 
 def _reuse(kept: Baselines, baseline: Side, wanted: Wanted, seed: int, repeats: int) -> Reused:
-    """Take the kept runs that this qualification can use, and say how many, or why none."""
+    """Take the kept runs that this qualification can use, and print how many, or why none."""
     seeds = range(seed, seed + max(repeats, WAVERING))
     reused = kept.take(wanted.of_the_suites, seeds, baseline.reused_dir, baseline.ran_itself())
     click.echo(f"baseline: {reused}")

@@ -93,7 +93,7 @@ class Row(_Result):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether its times are those of a crowded machine."""
+        """Whether its times were measured on a crowded machine."""
         return self.crowding is not None and self.crowding.marks_times
 
     @property
