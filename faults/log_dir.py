@@ -142,7 +142,7 @@ class Chmod000(_Chmod):
 
 
 class ReplicaChmod000(Chmod000):
-    """``chmod 000`` of one replica's folder: the rest of its log dir stays whole."""
+    """``chmod 000`` of one replica's folder: the rest of its log dir works."""
 
     name = "replica_chmod_000"
 

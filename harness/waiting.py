@@ -19,7 +19,7 @@ POLL_S = 0.05
 CROWDED = "on a crowded machine"
 """Begins the message of a time-out on a crowded machine, with the figures."""
 TOO_SLOW = "this machine is too slow"
-"""Is in the reason of a case that shows nothing because a broker lost its session, or clients did not get through."""
+"""Part of the reason of an unknown case in which a broker lost its session, or clients did not get through."""
 NOTED_AFTER_S = 1.0
 """Seconds after which a wait is in the journal. Most waits are shorter."""
 

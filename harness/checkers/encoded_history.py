@@ -1,8 +1,8 @@
 """A history as the checkers need it: one numpy array per column, and small numbers for names.
 
-Checkers compute on whole columns with numpy. Python row by row is slower, and so is Spark SQL: a plan that finds all
-kinds has some hundred operators, and Spark took 4 to 8 s (the first time 15 s) to plan and compile it for a history of
-1,000 records. numpy judges 100,000 records in 0.2 s.
+Checkers compute on whole columns with numpy. Row-by-row Python is slower, and so is Spark SQL. A plan that finds all
+kinds of anomaly has some hundred operators. For a history of 1,000 records, Spark took 4 to 8 s (the first time 15 s)
+to plan and compile it. numpy judges 100,000 records in 0.2 s.
 
 Columns have short names: ``pid`` is the producer (not Kafka's producer id), ``tp`` the partition and ``cid`` the
 consumer, each as an index into the sorted names of :class:`EncodedHistory`. ``off`` is the offset, ``txo`` the

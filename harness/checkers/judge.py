@@ -2,7 +2,7 @@
 
 :mod:`.verdict` lists the kinds of anomaly; the modules beside this one find them, one family each. An ordinary history
 is judged in this process, which takes less time than a Spark session takes to start. If a history is too large for
-that, as many Spark tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
+that, Spark tasks, one for each core, first take out what is clean (:mod:`harness.checkers.large_history`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.spark.session import SessionSource
 from harness.spark.spark_map import SparkMap, cores, spark_map_over
 
 AT_ONCE = 1_000_000
-"""Up to this many rows are judged in memory, in this process: it takes about 250 MB, and is fastest for so few."""
+"""Up to this many rows are judged in this process. That takes about 250 MB, and is the fastest way for so few."""
 
 SIZES = Sizes()
 

@@ -211,7 +211,7 @@ class Cluster(ClusterLifecycle):
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
     def cancel_reassignment(self, partition: Partition) -> None:
-        """Cancel the reassignment of a partition: the replicas that it adds go, and those from before stay.
+        """Cancel the reassignment of a partition: the replicas that it adds are removed, and the old ones stay.
 
         :raises Refused: Kafka returns an error, such as NO_REASSIGNMENT_IN_PROGRESS
         """

@@ -11,7 +11,7 @@ from harness.host.java import java_version
 
 
 def machine_facts() -> dict[str, int | str | None]:
-    """Return the cores, the versions of kernel, Python and Java, and the uid of brokers; None for one that lacks."""
+    """Return the cores, the versions of kernel, Python and Java, and the uid of brokers; None for an unknown one."""
     return {
         "cores": os.cpu_count(),
         "kernel": platform.release(),

@@ -1,4 +1,4 @@
-"""Shows which files of a folder processes use: those that one has open, and those that any opens, reads or writes."""
+"""Shows which files of a folder are in use: those that a process has open, and those that processes read or write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def watched(folder: Path) -> Iterator[Callable[[], list[str]]]:
     """Watch a folder and the folders in it; yields a function that returns the uses so far, such as "x/y was read".
 
     The kernel reports the uses by all processes, also those of other users and in containers. Folders that are opened
-    or listed are left out. So is access to memory that a process mapped before; :func:`in_use` has such files.
+    or listed are left out. So is access to a file that a process mapped before; :func:`in_use` returns such files.
 
     :raises OSError: a folder can't be watched
     """

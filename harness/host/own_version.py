@@ -26,7 +26,7 @@ def own_version() -> str:
 def own_revision() -> str | None:
     """Return the git revision of the checkout that runs; None without one.
 
-    It ends with ``-dirty`` if files differ, or if there are new files in the folders of the code.
+    It ends with ``-dirty`` if files have changed, or if the folders of the code have new files.
     """
     if not (_ROOT / ".git").exists():
         return None

@@ -14,7 +14,7 @@ from harness.host.control_group import group_below
 from harness.waiting import let_pass
 
 LOOK_S = 1.0
-"""Seconds over which other programs' use of the cores is measured. An average of the kernel covers a minute."""
+"""Seconds over which other programs' use of the cores is measured. The kernel's average covers a minute."""
 _GROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 

@@ -251,7 +251,7 @@ class Admin:
         return int(got.offset)
 
     def produce(self, topic: str, partition: int, value: bytes) -> int:
-        """Write one record with acks=1, as a client that believes this broker to be the leader; returns its offset."""
+        """Write one record with acks=1, as a client that takes this broker for the leader; returns its offset."""
         batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 16)
         batch.append(timestamp=None, key=None, value=value)
         batch.close()
@@ -264,7 +264,7 @@ class Admin:
         return int(got.base_offset)
 
     def fetch(self, topic: str, partition: int, offset: int) -> bytes:
-        """The record batches from an offset on, as a consumer gets them that believes this broker to be the leader."""
+        """The record batches from an offset on, for a consumer that takes this broker for the leader."""
         wanted = FetchRequest.FetchTopic
         data = wanted.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
@@ -303,7 +303,7 @@ class Admin:
 
     @contextmanager
     def log_levels(self, node: int, levels: Mapping[str, str]) -> Iterator[None]:
-        """Inside the block, loggers have these levels (KIP-412), then those of their parents again.
+        """Inside the block, loggers have these levels (KIP-412). After it, they have the levels of their parents again.
 
         Ask the broker or controller itself.
 
@@ -378,7 +378,7 @@ class Admin:
             raise Refused(f"move {topic}-{partition} to {log_dir}", error)
 
     def alter_replica_log_dirs(self, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str | None]:
-        """Move several of this broker's replicas in one request (KIP-113); each one's error, None where it is accepted.
+        """Move several of this broker's replicas in one request (KIP-113); returns each one's error, None if accepted.
 
         :param wanted: the log dir of each topic and partition
         """

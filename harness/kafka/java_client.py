@@ -1,4 +1,4 @@
-"""Asks brokers by Kafka's Java client, as programs in Java do; the client runs in the JVM of Kafka's tools."""
+"""Asks brokers with Kafka's Java client, as Java programs do; the client runs in the JVM of Kafka's tools."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class MBeans:
     def fetched(self, topic: str, partition: int) -> list[str]:
         """The fetcher threads of this broker that have the partition, such as ReplicaFetcherThread-0-2.
 
-        The MBean of a partition in a fetcher thread goes when the thread no longer has the partition.
+        The MBean of a partition in a fetcher thread disappears when the thread no longer has the partition.
 
         :raises NoAnswer: no agent answers
         """

@@ -1,6 +1,6 @@
 """The requests that a broker or controller answers, with their versions and fields, from its request log.
 
-A node writes the request log where the level of :data:`LOGGER` is DEBUG. The level is set at run time.
+A node writes the request log while the level of :data:`LOGGER` is DEBUG. The level is set at run time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Header(msgspec.Struct, rename="camel"):
 
 
 class _Line(msgspec.Struct, rename="camel"):
-    """The fields of a line that are read; null or a text where a request, such as FETCH, is logged without its own."""
+    """The fields of a line that are read. Kafka logs some requests, such as FETCH, with null or a text for theirs."""
 
     request_header: _Header
     request: dict[str, object] | str | None

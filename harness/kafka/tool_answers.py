@@ -129,7 +129,7 @@ def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
 
 
 def describe_dynamic_configs(distribution: Distribution, bootstrap: str, broker: int) -> list[str]:
-    """Run ``kafka-configs --describe`` for one broker; the lines that it prints, without spaces at their ends."""
+    """Run ``kafka-configs --describe`` for one broker; returns the printed lines without spaces at their ends."""
     target = ("--entity-type", "brokers", "--entity-name", str(broker))
     lines = tool_lines(distribution, Tool.CONFIGS, "--bootstrap-server", bootstrap, "--describe", *target)
     return [line.strip() for line in lines]

@@ -68,7 +68,7 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
 
 
 def ask_java(distribution: Distribution, ask: Callable[[JVMView], R]) -> R:
-    """Call Java classes of a build in the JVM of its tools; returns what ``ask`` returns, which must be no Java object.
+    """Call Java classes of a build in the JVM of its tools; returns what ``ask`` returns, but not a Java object.
 
     :raises BuildLacks: the build's tools run in a JVM of their own
     :raises HarnessError: ``ask`` fails, or takes longer than :data:`harness.timeouts.QUESTION_S`
@@ -97,7 +97,7 @@ def public_methods(distribution: Distribution, class_name: str) -> frozenset[str
 
 
 def _jvm(distribution: Distribution, hook: str) -> _ToolsJvm:
-    """The JVM for the tools of a build; it is started if it does not run."""
+    """The JVM for the tools of a build; starts it if it does not run."""
     with _changing:
         jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution, hook)
         _standing[distribution.class_path] = jvm
@@ -191,7 +191,7 @@ class _ToolsJvm:
         return printed
 
     def ask(self, ask: Callable[[JVMView], R]) -> R:
-        """What a function of the JVM's classes returns; see :func:`ask_java`."""
+        """Call a function with the JVM's classes, and return its result; see :func:`ask_java`."""
 
         def asked() -> R:
             try:

@@ -177,7 +177,7 @@ def end_spark(timeout_s: float = STOP_S) -> None:
 
     ``SparkSession.stop`` alone leaves the JVM to the next session of the process.
 
-    :param timeout_s: after it, the JVM is killed
+    :param timeout_s: the JVM is killed after this time
     """
     global _jvm
     for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):

@@ -209,7 +209,7 @@ class Planted:
     def commit(self, change: str = "") -> None:
         """Commit the checkout, so that it has a revision.
 
-        :param change: a line that is added to the planted cases before
+        :param change: a line that is added to the planted cases before the commit
         """
         with (self._checkout / "suites" / "kip_112" / "plays.py").open("a") as file:
             file.write(f"{change}\n")

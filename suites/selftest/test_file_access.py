@@ -1,4 +1,4 @@
-"""The uses of files in a folder are seen, and those of no others."""
+"""The uses of files in a folder are seen, and the uses of other files are not."""
 
 from __future__ import annotations
 
