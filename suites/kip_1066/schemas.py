@@ -82,7 +82,7 @@ def check_fields(
     request: Collection[str] = (),
     response: Collection[str] = (),
 ) -> None:
-    """At least one request was sent. All have one of these versions; they and their responses have only these fields.
+    """At least one request was sent. Each has one of these versions. Requests and responses have exactly these fields.
 
     :param request: the fields of the request; empty: any
     :param response: the fields of the response; empty: any

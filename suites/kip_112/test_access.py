@@ -2,7 +2,7 @@
 
 "Mark log directory as bad once there is IOException when broker attempts to access (i.e. read or write) the log
 directory" (KIP-112). In the other files a checkpoint meets the error, half a second after the fault at most. Here the
-broker's log must show that the read or the creation was first.
+broker's log must show that the read or the creation met the error first.
 """
 
 from __future__ import annotations

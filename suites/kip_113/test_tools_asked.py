@@ -234,7 +234,7 @@ def keys_of(value: object, at: str = "") -> dict[str, set[str]]:
 
 
 def check_requests(orders: Topic) -> None:
-    """The tool requests exactly the log dirs in its file, from their brokers only, and asks only those afterwards."""
+    """The tool requests exactly the log dirs in its file, from their brokers only. Later it asks only these brokers."""
     cluster, (mover, another, _) = orders.cluster, orders.cluster.brokers
     there = {index: other_dir(orders[index].log_dir_on(mover)) for index in (0, 1)}
     away = other_dir(orders[1].log_dir_on(another))

@@ -28,7 +28,7 @@ def execution_error(cluster: Cluster, *placements: Placement, timeout_ms: int | 
 
 
 def refused_requests(partition: Partition, broker: Broker, since: datetime) -> list[datetime]:
-    """When the broker refused a request for a log dir of its replica of this partition, by its log."""
+    """When the broker refused a request for a log dir of its replica of this partition, according to its log."""
     lines = broker.log.lines(since=since)
     return [line.at for line in lines if f"Unable to alter log dirs for {partition} " in line.text]
 
