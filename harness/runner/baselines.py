@@ -73,7 +73,7 @@ class Reused:
         days = sorted({f"{entry.at:%Y-%m-%d}" for entry in self.runs})
         since = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         runs, cases = len(self.runs), len({entry.id for entry in self.runs})
-        return f"reuses {_count(runs, 'run')} of {_count(cases, 'case')} from earlier qualifications, of {since}"
+        return f"reuses {_count(runs, 'run')} of {_count(cases, 'case')} from earlier qualifications of {since}"
 
 
 @dataclass(frozen=True, kw_only=True)

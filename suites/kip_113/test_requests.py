@@ -292,11 +292,11 @@ def check_one_at_a_time(cluster: Cluster, log_dirs: tuple[LogDir, ...], seen: Ma
     paths = sorted(str(log_dir.path) for log_dir in log_dirs)
     looks = sum(seen.values())
     if looks < SWAPS * LEAST_LOOKS:
-        raise Inconclusive(f"{looks} answers showed the replica during {SWAPS} swaps, which shows nothing")
+        raise Inconclusive(f"only {looks} answers show the replica during {SWAPS} swaps, too few to show anything")
     wrong = {shown: count for shown, count in seen.items() if len(shown) != 1}
     twice = wrong.keys() == {tuple(paths)}
     text = "; ".join(f"{count} of {looks} answers have it in {list(shown)}" for shown, count in wrong.items())
-    broken = PromiseBroken(f"a replica that moves should be in one log dir, as a current replica: {text}")
+    broken = PromiseBroken(f"the current replica should be in one log dir during a swap: {text}")
     if wrong and (not twice or sum(wrong.values()) > TWICE_AT_MOST * looks):
         raise broken
     if twice:

@@ -120,7 +120,7 @@ def test_a_kept_run_is_used_with_its_folder_and_date(place: Place) -> None:
     ids = {ran(place.folder / "one" / "baseline", case) for case in (A, B)}
     assert place.keep("one") == []
     reused = place.take("two")
-    assert str(reused) == "reuses 2 runs of 2 cases from earlier qualifications, of 2026-11-20"
+    assert str(reused) == "reuses 2 runs of 2 cases from earlier qualifications of 2026-11-20"
     shutil.rmtree(place.folder / "one")
     shutil.rmtree(place.folder / "baselines")
     into = place.folder / "two" / "baseline-reused"
@@ -361,7 +361,7 @@ def test_a_second_candidate_runs_no_case_of_the_baseline(qualifying: Qualifying)
     assert second.json["cases"] == first.json["cases"] == {A: "held", B: "mended", C: "held"}
     assert second.json["seed"] == first.json["seed"]
     assert qualifying.planted.probes() == probes + 1, "only the candidate is probed"
-    says = "baseline: reuses 5 runs of 3 cases from earlier qualifications, of 20"
+    says = "baseline: reuses 5 runs of 3 cases from earlier qualifications of 20"
     assert second.output.index(says) < second.output.index("candidate: 3 of 3 cases are due")
     [note] = [note for note in second.json["notes"] if note.startswith(says)]
     shutil.rmtree(qualifying.planted.folder / "reports" / "baselines")
