@@ -335,9 +335,7 @@ class Waiting:
         return refused_requests(self.partition, self.log_dir.broker, self.since)
 
 
-def asked_too_early(
-    cluster: Cluster, pool: ThreadPoolExecutor, name: str, *, timeout_ms: int | None = None
-) -> Waiting:
+def asked_too_early(cluster: Cluster, pool: ThreadPoolExecutor, name: str, *, timeout_ms: int | None = None) -> Waiting:
     """Run the tool for a replica that it adds, and cancel its reassignment before the replica exists.
 
     :param timeout_ms: the tool's time-out; None: its default
