@@ -249,8 +249,6 @@ def test_what_json_has() -> None:
 # --- on pytest-xdist ------------------------------------------------------------------------------------------------
 
 SCENARIO = '''
-import os
-
 import pytest
 from suites.kip_112.plays import play
 from suites.scenario import scenario
@@ -260,7 +258,8 @@ from suites.scenario import scenario
 @pytest.mark.parametrize("letter", "abcdefgh")
 def test_ours(case, mode, request, letter):
     """It comes out as it is written down."""
-    case.measure("worker", float(os.environ.get("PYTEST_XDIST_WORKER", "gw-1")[2:]))
+    worker = getattr(request.config, "workerinput", {"workerid": "gw-1"})
+    case.measure("worker", float(worker["workerid"][2:]))
     play(case, mode, request.config)
 '''
 CASES = [f"ours/planted[kraft-{letter}]" for letter in "abcdefgh"]
