@@ -159,7 +159,7 @@ INPUTS = [
             "bisect kip-1122 --good 3.7.0 --bad 3.9.2",
         )
     ),
-    ("run kip-36 --jobs -1", EXIT_USAGE, "-1 is not in the range"),
+    ("run kip-36 --jobs -1", EXIT_USAGE, "-1 is neither a number from 1 to 64 nor auto"),
     ("run kip-36 --jobs many", EXIT_USAGE, "many is neither a number from 1 to 64 nor auto"),
     ("run kip-36 --schedules -1", EXIT_USAGE, "--schedules -1: not a whole number above 0"),
     ("run kip-36 --stop-after -1", EXIT_USAGE, "--stop-after -1: not a number of seconds"),
