@@ -2,6 +2,9 @@
 
 verdicts.py same FILE FILE    did the same cases come out the same in both, with the same deviations seen?
 verdicts.py skipped FILE      how many cases were skipped, by reason
+failed FILE       pytest's own list of what failed, a node id a line
+undecided FILE    the cases that came out unknown or error, an id a line
+replace FILE NEW  put the cases of NEW in the place of those of FILE, and name those that came out valid only now
 """
 
 import json
@@ -66,5 +69,29 @@ def skipped(file: str) -> None:
         print(f"SKIPPED in containers: {count} cases: {reason}")
 
 
+def failed(file: str) -> None:
+    """Print what pytest's cache plugin lists."""
+    path = Path(file)
+    print(*(json.loads(path.read_text()) if path.exists() else ()), sep="\n")
+
+
+def undecided(file: str) -> None:
+    """Print the ids."""
+    print(*(case["id"] for case in run(file)["scenarios"] if case["verdict"] in ("unknown", "error")), sep="\n")
+
+
+def replace(file: str, newer: str) -> None:
+    """Write FILE with the newer cases in it."""
+    told = run(file)
+    now = {case["id"]: case for case in run(newer)["scenarios"]}
+    for case in told["scenarios"]:
+        if case["id"] in now and now[case["id"]]["verdict"] == "valid":
+            print(f"FLAKY: {case['id']} came out {case['verdict']} ({case['reason']}), and valid the second time")
+    told["scenarios"] = [now.get(case["id"], case) for case in told["scenarios"]]
+    Path(file).write_text(json.dumps(told))
+
+
 if __name__ == "__main__":
-    {"same": same, "skipped": skipped}[sys.argv[1]](*sys.argv[2:])
+    {"same": same, "skipped": skipped, "failed": failed, "undecided": undecided, "replace": replace}[sys.argv[1]](
+        *sys.argv[2:]
+    )

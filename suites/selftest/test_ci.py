@@ -158,6 +158,76 @@ def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: 
     assert ci.run() == (EXIT_VALID, [skipped])
 
 
+# --- one more try -----------------------------------------------------------------------------------------------------
+
+# In place of pytest: fails the tests named in `fails` as long as `tries` has a line left for it.
+PYTEST = """\
+#!/bin/sh
+echo "ran $*"
+if [ -s tries ]; then
+  sed -i 1d tries; mkdir -p .pytest_cache/v/cache; cp fails .pytest_cache/v/cache/lastfailed; exit 1
+fi
+"""
+# In place of `jbod run`: its verdicts come from told-1, then from told-2, and its exit code from code-1, then code-2.
+RUN = """\
+#!/bin/sh
+for last; do :; done
+n=1; [ ! -e ran ] || n=2; touch ran
+cp told-$n "$last"; exit "$(cat code-$n)"
+"""
+
+
+def once_more(ci: Ci, command: str) -> tuple[int, list[str]]:
+    """Run a function of the script; returns its exit code and its lines, without those of the fakes."""
+    script = f"set -euo pipefail; bin=.venv/bin; source .ci/once_more; {command}"
+    done = subprocess.run(["bash", "-c", script], cwd=ci.folder, capture_output=True, text=True, check=False)
+    return done.returncode, [line for line in done.stdout.splitlines() if not line.startswith("ran ")]
+
+
+@pytest.mark.parametrize(
+    ("failed", "tries", "expected"),
+    [
+        (["t.py::a"], 0, (0, [])),
+        (["t.py::a"], 1, (0, ["ONCE MORE: t.py::a", "FLAKY: t.py::a failed, and passed the second time"])),
+        (["t.py::a"], 2, (1, ["ONCE MORE: t.py::a"])),
+        (["t.py::a", "t.py::b", "t.py::c", "t.py::d"], 1, (1, [])),
+    ],
+)
+def test_few_failed_tests_run_once_more(ci: Ci, failed: list[str], tries: int, expected: tuple[int, list[str]]) -> None:
+    """What passes then is named; what fails again, or fails in numbers, is red."""
+    (ci.folder / ".venv/bin/pytest").write_text(PYTEST)
+    (ci.folder / "fails").write_text(json.dumps(dict.fromkeys(failed, True)))
+    (ci.folder / "tries").write_text("one\n" * tries)
+    assert once_more(ci, "tests reports/junit.xml -n 2") == expected
+    flaky = ci.folder / "reports/flaky.txt"
+    assert flaky.exists() == (expected == (0, expected[1]) and bool(expected[1]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (case("b", "unknown", reason="starved"), case("b"), (0, "valid")),
+        (case("b", "error", reason="starved"), case("b"), (0, "valid")),
+        (case("b", "unknown", reason="starved"), case("b", "unknown"), (2, "unknown")),
+        (case("b", "unknown", reason="starved"), case("b", "invalid"), (1, "unknown")),
+        (case("b", "invalid", reason="3 lost"), case("b"), (1, "invalid")),
+    ],
+)
+def test_undecided_cases_run_once_more_and_invalid_ones_never(
+    ci: Ci, first: dict[str, Any], second: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    codes = {"valid": 0, "invalid": 1, "unknown": 2, "error": 3}
+    (ci.folder / ".venv/bin/jbod").write_text(RUN)
+    for number, tried in ((1, [case("a"), first]), (2, [second])):
+        (ci.folder / f"told-{number}").write_text(json.dumps({"seed": 1, "scenarios": tried}))
+        (ci.folder / f"code-{number}").write_text(str(max(codes[each["verdict"]] for each in tried)))
+    code, lines = once_more(ci, "cases reports/verdicts.json kip-112 -- --seed 1")
+    entries = json.loads((ci.folder / "reports/verdicts.json").read_text())["scenarios"]
+    assert (code, entries[1]["verdict"]) == expected
+    assert [entry["id"] for entry in entries] == ["a", "b"]
+    assert any(line.startswith("FLAKY: b came out") for line in lines) == (code == 0)
+
+
 # --- the canary -------------------------------------------------------------------------------------------------------
 
 CANARY = (ROOT / ".github" / "workflows" / "canary.yml").read_text()
