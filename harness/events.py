@@ -277,6 +277,26 @@ class NodeResumed(NodeEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowersHeld(Event):
+    """Followers were paused for a moment, so that a leader that is about to fail has records alone.
+
+    :ivar partitions: those of ``topic`` with one of ``brokers`` in the ISR, beside the leader
+    :ivar held_at, until: every one of ``brokers`` was paused from one instant to the other
+    :ivar seconds: how long that was
+    :ivar ahead: whether a leader appended records meanwhile
+    """
+
+    kind = "followers.held"
+    brokers: tuple[int, ...]
+    topic: str
+    partitions: tuple[int, ...]
+    held_at: datetime
+    until: datetime
+    seconds: float = 0.0
+    ahead: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class BrokerEnded(Event):
     """A broker ended by itself, as a check expected."""
 

@@ -42,6 +42,7 @@ from suites.checks import (
     refuses_to_start,
 )
 from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS
+from suites.followers_behind import injected_ahead
 from suites.observations import metadata_log
 from suites.observing import observe
 from suites.on_disk import check_no_leftovers
@@ -65,7 +66,9 @@ def delete_by_hand(broker: Broker, replica_dir: Path) -> None:
 
 
 @contextmanager
-def log_dirs_failed(state: StateCheck, *faults: LogDirFault, check_at_end: bool = True) -> Iterator[LogDirFault]:
+def log_dirs_failed(
+    state: StateCheck, *faults: LogDirFault, check_at_end: bool = True, ahead: Topic | None = None
+) -> Iterator[LogDirFault]:
     """Inside the block, log dirs have failed: all sources agree on it, and each broker has noticed its fault.
 
     At the end of the block all sources must still agree. So no log dir has come back by itself, and untouched
@@ -73,8 +76,9 @@ def log_dirs_failed(state: StateCheck, *faults: LogDirFault, check_at_end: bool 
     dirs as failed until :func:`restart_after_healing`. Blocks may be nested. Yields the first fault.
 
     :param check_at_end: False: the block does more than it reports to ``state``, so leave out the check at its end
+    :param ahead: the topic whose leaders get ahead of their followers before they fail
     """
-    with injected(*faults):
+    with injected(*faults) if ahead is None else injected_ahead(ahead, *faults):
         for fault in faults:
             state.log_dir_failed(fault.log_dir)
         state.check()

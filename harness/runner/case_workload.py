@@ -24,6 +24,7 @@ from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
 from harness.measure.fault_costs import measure_faults
 from harness.measure.floors import Floors, shortfalls
+from harness.measure.premature import premature
 from harness.runner.case import Case
 from harness.spark.session import SparkHandle, check_jvm
 from harness.workload.drain import await_stable
@@ -116,8 +117,8 @@ class CaseWorkload:
         reports `held_back`.
 
         :raises HarnessError: a pair still runs
-        :raises PromiseBroken: the cluster does not become healthy after all faults are undone, or a transaction stays
-            open
+        :raises PromiseBroken: the cluster does not become healthy after all faults are undone, a transaction stays
+            open, or records were acked or read before the ISR had them
         :raises Inconclusive: the drain failed
         :raises PipelineError: Spark's JVM was killed
         """
@@ -144,6 +145,9 @@ class CaseWorkload:
         self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
         self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
         self._case.enter("teardown")
+        if too_early := premature(self._case.journal.events, self._case.run_dir):
+            broken = verdict.reasons if verdict.verdict == "invalid" else ()
+            raise PromiseBroken("; ".join([*too_early, *broken]))
         held_back = [f"{t}-{p} at {stable[t, p]} of {end}" for (t, p), end in ends.items() if stable[t, p] < end]
         if held_back:
             raise PromiseBroken(

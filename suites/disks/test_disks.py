@@ -26,6 +26,7 @@ from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
+from suites.followers_behind import injected_ahead
 from suites.scenario import NO_FAULT, each_fault, each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
@@ -46,7 +47,7 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
     state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
-        with injected(PowerCut(victim)) as cut:
+        with injected_ahead(orders, PowerCut(victim)) as cut:
             if cut.lost_bytes <= 0:
                 raise Inconclusive(f"{victim} had synced all that it had written, so the power cut shows nothing")
             state.broker_gone(victim)
@@ -73,7 +74,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     first, second = (orders[0].log_dir_on(victim) for victim in victims)
     with workload.running(orders) as pair:
-        with log_dirs_failed(state, Eio(first), ReadOnly(second)):
+        with log_dirs_failed(state, Eio(first), ReadOnly(second), ahead=orders):
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()
@@ -114,7 +115,7 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
     state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
-        with injected(BrokerPaused(victim)):
+        with injected_ahead(orders, BrokerPaused(victim)):
             state.broker_gone(victim)
             state.check()
             pair.await_progress(after=now())
@@ -132,7 +133,7 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
     state = StateCheck(cluster, orders)
     with workload.running(orders) as pair:
         for broker in cluster.brokers:
-            with injected(end(broker)):
+            with injected_ahead(orders, end(broker)):
                 state.broker_gone(broker)
                 state.check()
                 pair.await_progress(after=now())

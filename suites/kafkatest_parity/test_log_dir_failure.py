@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from faults.base import injected
 from faults.log_dir import ChmodNoWrite
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -22,6 +21,7 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
+from suites.followers_behind import injected_ahead
 from suites.scenario import each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import UNWRITABLE, check_serves_alone, ends_as_known
@@ -50,7 +50,7 @@ def test_replication_with_disk_failure(
     if (topic_1[0].log_dir_on(victim), topic_2[0].log_dir_on(victim)) != (first, second):
         raise Inconclusive(f"{topic_1} and {topic_2} are not on the first and the second log dir of {victim}")
     ended = False
-    with workload.running(topic_2) as pair, injected(ChmodNoWrite(second)) as fault:
+    with workload.running(topic_2) as pair, injected_ahead(topic_2, ChmodNoWrite(second)) as fault:
         if bounce:
             victim.restart()
             state.broker_gone(victim)

@@ -69,7 +69,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
     check_spread(orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, log_dirs_failed(state, Chmod000(log_dir)):
+    with workload.running(orders) as pair, log_dirs_failed(state, Chmod000(log_dir), ahead=orders):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=4, replicas=3, failure=PromiseBroken)
@@ -97,7 +97,8 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     with workload.running(orders) as pair:
         for _ in range(2):
-            with log_dirs_failed(state, *(Chmod000(orders[0].log_dir_on(victim)) for victim in victims)):
+            log_dirs = [orders[0].log_dir_on(victim) for victim in victims]
+            with log_dirs_failed(state, *map(Chmod000, log_dirs), ahead=orders):
                 pair.await_progress(after=now())
             for victim in victims:
                 restart_after_healing(state, victim)

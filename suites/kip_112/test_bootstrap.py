@@ -24,6 +24,7 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, promised
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
+from suites.followers_behind import injected_ahead
 from suites.observations import directories, metadata_log
 from suites.on_disk import check_no_replica_twice
 from suites.scenario import scenario
@@ -56,7 +57,7 @@ def test_bootstrap_all_bad(cluster: Cluster, workload: CaseWorkload) -> None:
     state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(BrokerKilled(victim)):
+        with injected_ahead(orders, BrokerKilled(victim)):
             state.broker_gone(victim)
             state.check()
             with injected(*map(Chmod000, victim.log_dirs)):
@@ -109,7 +110,7 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with injected(BrokerKilled(victim)):
+        with injected_ahead(orders, BrokerKilled(victim)):
             state.broker_gone(victim)
             state.check()
             allow_recreation(log_dir)

@@ -37,7 +37,7 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with log_dirs_failed(state, fail_log_dir(log_dir)):
+        with log_dirs_failed(state, fail_log_dir(log_dir), ahead=orders):
             state.check()
             pair.await_progress(after=now())
             if fail_log_dir.undo_unmounts:

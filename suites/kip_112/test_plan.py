@@ -30,6 +30,7 @@ from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNWRITABLE_ENDS_START
+from suites.followers_behind import injected_ahead
 from suites.observing import expectation_of
 from suites.scenario import each_fault, scenario
 from suites.state_check import StateCheck
@@ -61,7 +62,7 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with injected(BrokerKilled(victim)):
+        with injected_ahead(orders, BrokerKilled(victim)):
             state.broker_gone(victim)
             state.check()
             pair.await_progress(after=now())
@@ -115,7 +116,8 @@ def fails_at_runtime(
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     check_fetchers(orders)
-    with workload.running(orders) as pair, log_dirs_failed(state, fail_log_dir(log_dir), check_at_end=False):
+    failed = log_dirs_failed(state, fail_log_dir(log_dir), check_at_end=False, ahead=orders)
+    with workload.running(orders) as pair, failed:
         check_fetchers(orders, offline=(orders[0], victim))
         pair.await_progress(after=now())
         pair.stop()

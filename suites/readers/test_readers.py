@@ -39,7 +39,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(state, fail_log_dir(log_dir)):
+        with log_dirs_failed(state, fail_log_dir(log_dir), ahead=orders):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)

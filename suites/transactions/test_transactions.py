@@ -96,7 +96,7 @@ def check_stay_whole(
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
-        with log_dirs_failed(state, Chmod000(log_dir)):
+        with log_dirs_failed(state, Chmod000(log_dir), ahead=orders):
             await_transactions(pair, state, coordinator_log[0].leader())
         restart_after_healing(state, victim)
     check_delivery(workload)

@@ -1,0 +1,160 @@
+"""Injects faults while the followers are behind the leader.
+
+On a fast machine every follower has every record when a leader fails. A broker that acks too early, or shows records
+too early, then does no harm. Here the followers are held (SIGSTOP) until the leader has records that only it has. Then
+the fault comes, and the followers go on. They stay in the ISR: they are held for less than their sessions, and for less
+than ``replica.lag.time.max.ms``. etcd's and Jepsen's pauses are longer; they would change the leader.
+
+While a follower in the ISR is held, no record that was sent since then may be acked with ``acks=all``, or read
+(:mod:`harness.measure.premature`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from faults.base import Fault, injected
+from faults.log_dir import LogDirFault
+from harness.cluster.broker import Broker
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
+from harness.errors import AwaitTimeout
+from harness.events import FollowersHeld
+from harness.journal import now
+from harness.waiting import await_until
+
+HELD_S = 1.5
+"""The most that a follower is held: half of the shortest session (``broker.session.timeout.ms`` of 3 s)."""
+_SHRUNK = r"Partition {partition} .*Shrinking ISR"
+"""The leader's log line. In ZooKeeper mode metadata has the smaller ISR some seconds later only."""
+_KNOWN_AFTER_S = 10.0
+"""Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
+_APPENDS = 2
+"""Batches that the leader must have alone: the ack of the first has had the time of one batch to reach the client."""
+
+F = TypeVar("F", bound=Fault)
+
+
+class _Hold:
+    """Brokers that are paused, until :meth:`end` or for at most :data:`HELD_S`."""
+
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        self._held: list[Broker] = []
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._timer = threading.Timer(HELD_S, self.end)
+        self._timer.daemon = True
+        self._timer.start()
+        for broker in brokers:
+            with self._lock:
+                self._held.append(broker)
+                broker.pause()
+
+    def left_s(self) -> float:
+        """Seconds until it ends by itself."""
+        return max(0.0, self._began + HELD_S - time.monotonic())
+
+    def end(self) -> None:
+        """Let the brokers continue; also twice."""
+        self._timer.cancel()
+        with self._lock:
+            for broker in self._held:
+                broker.resume()
+            self._held.clear()
+
+
+@contextmanager
+def injected_ahead(topic: Topic, *faults: F) -> Iterator[F]:
+    """Like :func:`faults.base.injected`, but first the leaders that fail get ahead of their followers.
+
+    Where the faults hit no leader of the topic, or its followers cannot be held, this is just ``injected``. A leader
+    that gets no records in time is noted in the journal (``followers.held`` with ``ahead`` false), and the fault comes
+    all the same.
+    """
+    led = [partition for partition in topic.partitions if _hits(faults, partition)]
+    leaders = {partition.leader() for partition in led}
+    followers = {broker for partition in led for broker in partition.followers() if broker.is_running}
+    followers -= {fault.broker for fault in faults} | leaders
+    if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
+        with injected(*faults) as first:
+            yield first
+        return
+    hold = _Hold(sorted(followers, key=lambda broker: broker.id))
+    try:
+        _get_ahead(led, followers, hold)
+        with injected(*faults) as first:
+            hold.end()
+            yield first
+    finally:
+        hold.end()
+
+
+def _hits(faults: Sequence[Fault], partition: Partition) -> bool:
+    """Whether one of the faults hits the partition's leader, or the log dir that its replica is in."""
+    leader = partition.leader()
+    return any(
+        fault.broker == leader
+        and (not isinstance(fault, LogDirFault) or fault.log_dir == leader.log_dir_of(partition.topic, partition.index))
+        for fault in faults
+    )
+
+
+def _get_ahead(led: Sequence[Partition], followers: set[Broker], hold: _Hold) -> None:
+    """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR."""
+    held_at, began = now(), time.monotonic()
+    held = {broker.id for broker in followers}
+    dirs = {partition: partition.log_dir_on(partition.leader()) for partition in led}
+    ahead = True
+    try:
+        for _ in range(_APPENDS):
+            _await_append(dirs, hold)
+    except AwaitTimeout:
+        ahead = False
+    journal = led[0].cluster.journal
+    behind = [partition for partition in led if _in_sync(partition, dirs[partition].broker) & held]
+    behind = [partition for partition in behind if not _shrank(partition, dirs[partition].broker, held_at)]
+    until = now()
+    if hold.left_s() > 0:  # else they may have fetched meanwhile
+        journal.write(
+            FollowersHeld.kind,
+            brokers=sorted(held),
+            topic=led[0].topic,
+            partitions=[partition.index for partition in behind],
+            held_at=held_at.isoformat(),
+            until=until.isoformat(),
+            seconds=time.monotonic() - began,
+            ahead=ahead,
+        )
+
+
+def _await_append(dirs: dict[Partition, LogDir], hold: _Hold) -> None:
+    before = _written(dirs)
+    await_until(
+        lambda: _written(dirs),
+        lambda bytes_: bytes_ > before,
+        timeout_s=hold.left_s() / _APPENDS,
+        what="a leader to append a record that its followers do not have",
+    )
+
+
+def _written(dirs: dict[Partition, LogDir]) -> int:
+    """The bytes in the leaders' segments."""
+    folders = (log_dir.replica_dir(partition.topic, partition.index) for partition, log_dir in dirs.items())
+    return sum(segment.stat().st_size for folder in folders for segment in folder.glob("*.log"))
+
+
+def _in_sync(partition: Partition, leader: Broker) -> set[int]:
+    """The other members of the ISR, by the leader itself."""
+    return {*partition.describe(leader).isr} - {leader.id}
+
+
+def _shrank(partition: Partition, leader: Broker, at: datetime) -> bool:
+    """Whether the leader shrank the ISR since shortly before."""
+    return (
+        leader.log.first(_SHRUNK.format(partition=partition), since=at - timedelta(seconds=_KNOWN_AFTER_S)) is not None
+    )
