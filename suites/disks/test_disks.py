@@ -19,7 +19,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
-from harness.errors import Inconclusive
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case import Case
@@ -57,6 +57,28 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     make_leader(cluster, state, victim)
+    check_delivery(workload)
+
+
+@scenario(
+    "disks/power-cut-everywhere",
+    kip=112,
+    plan="all brokers lose what they had not synced, of a topic that syncs each write",
+    volumes="ext4",
+    needs=PowerCut.needs,
+    floors=Floors(faults=3, during=0),
+)
+def test_power_cut_everywhere(cluster: Cluster, workload: CaseWorkload) -> None:
+    """All brokers lose power at once, under load: with flush.messages=1 no acked record is lost.
+
+    control/power-cut-everywhere shows that acked records are lost without that setting.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"flush.messages": "1"})
+    with workload.running(orders) as pair:
+        with injected(*map(PowerCut, cluster.brokers)):
+            pass
+        cluster.await_healthy(failure=PromiseBroken)
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 
