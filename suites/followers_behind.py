@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -76,10 +76,9 @@ def injected_ahead(topic: Topic, *faults: F) -> Iterator[F]:
     that gets no records in time is noted in the journal (``followers.held`` with ``ahead`` false), and the fault comes
     all the same.
     """
-    led = [partition for partition in topic.partitions if _hits(faults, partition)]
-    leaders = {partition.leader() for partition in led}
+    led = {partition: log_dir for partition in topic.partitions if (log_dir := _hit(faults, partition))}
     followers = {broker for partition in led for broker in partition.followers() if broker.is_running}
-    followers -= {fault.broker for fault in faults} | leaders
+    followers -= {fault.broker for fault in faults} | {log_dir.broker for log_dir in led.values()}
     if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
         with injected(*faults) as first:
             yield first
@@ -94,36 +93,37 @@ def injected_ahead(topic: Topic, *faults: F) -> Iterator[F]:
         hold.end()
 
 
-def _hits(faults: Sequence[Fault], partition: Partition) -> bool:
-    """Whether one of the faults hits the partition's leader, or the log dir that its replica is in."""
+def _hit(faults: Sequence[Fault], partition: Partition) -> LogDir | None:
+    """The log dir of the partition's leader, if one of the faults hits it or its broker."""
     leader = partition.leader()
-    return any(
-        fault.broker == leader
-        and (not isinstance(fault, LogDirFault) or fault.log_dir == leader.log_dir_of(partition.topic, partition.index))
-        for fault in faults
-    )
+    ours = [fault for fault in faults if fault.broker == leader]
+    log_dir = partition.log_dir_on(leader) if ours else None
+    hit = any(not isinstance(fault, LogDirFault) or fault.log_dir == log_dir for fault in ours)
+    return log_dir if hit else None
 
 
-def _get_ahead(led: Sequence[Partition], followers: set[Broker], hold: _Hold) -> None:
+def _get_ahead(led: Mapping[Partition, LogDir], followers: set[Broker], hold: _Hold) -> None:
     """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR."""
     held_at, began = now(), time.monotonic()
     held = {broker.id for broker in followers}
-    dirs = {partition: partition.log_dir_on(partition.leader()) for partition in led}
     ahead = True
     try:
         for _ in range(_APPENDS):
-            _await_append(dirs, hold)
+            _await_append(led, hold)
     except AwaitTimeout:
         ahead = False
-    journal = led[0].cluster.journal
-    behind = [partition for partition in led if _in_sync(partition, dirs[partition].broker) & held]
-    behind = [partition for partition in behind if not _shrank(partition, dirs[partition].broker, held_at)]
+    behind = [
+        partition
+        for partition, log_dir in led.items()
+        if _in_sync(partition, log_dir.broker) & held and not _shrank(partition, log_dir.broker, held_at)
+    ]
     until = now()
     if hold.left_s() > 0:  # else they may have fetched meanwhile
-        journal.write(
+        first = next(iter(led))
+        first.cluster.journal.write(
             FollowersHeld.kind,
             brokers=sorted(held),
-            topic=led[0].topic,
+            topic=first.topic,
             partitions=[partition.index for partition in behind],
             held_at=held_at.isoformat(),
             until=until.isoformat(),
@@ -132,19 +132,19 @@ def _get_ahead(led: Sequence[Partition], followers: set[Broker], hold: _Hold) ->
         )
 
 
-def _await_append(dirs: dict[Partition, LogDir], hold: _Hold) -> None:
-    before = _written(dirs)
+def _await_append(led: Mapping[Partition, LogDir], hold: _Hold) -> None:
+    before = _written(led)
     await_until(
-        lambda: _written(dirs),
+        lambda: _written(led),
         lambda bytes_: bytes_ > before,
         timeout_s=hold.left_s() / _APPENDS,
         what="a leader to append a record that its followers do not have",
     )
 
 
-def _written(dirs: dict[Partition, LogDir]) -> int:
+def _written(led: Mapping[Partition, LogDir]) -> int:
     """The bytes in the leaders' segments."""
-    folders = (log_dir.replica_dir(partition.topic, partition.index) for partition, log_dir in dirs.items())
+    folders = (log_dir.replica_dir(partition.topic, partition.index) for partition, log_dir in led.items())
     return sum(segment.stat().st_size for folder in folders for segment in folder.glob("*.log"))
 
 
