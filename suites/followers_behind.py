@@ -34,8 +34,10 @@ _SHRUNK = r"Partition {partition} .*Shrinking ISR"
 """The leader's log line. In ZooKeeper mode metadata has the smaller ISR some seconds later only."""
 _KNOWN_AFTER_S = 10.0
 """Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
-_APPENDS = 2
-"""Batches that the leader must have alone: the ack of the first has had the time of one batch to reach the client."""
+_LEAST_S = 0.3
+"""Seconds that followers are held at least, so that an ack or a read that comes too early has the time to arrive."""
+_AHEAD_S = 1.0
+"""Seconds that a leader gets to append something: the producer sends ten batches a second."""
 
 F = TypeVar("F", bound=Fault)
 
@@ -83,9 +85,13 @@ def injected_ahead(topic: Topic, *faults: F) -> Iterator[F]:
         with injected(*faults) as first:
             yield first
         return
+    theirs = {
+        partition: [partition.log_dir_on(broker) for broker in partition.followers() if broker in followers]
+        for partition in led
+    }
     hold = _Hold(sorted(followers, key=lambda broker: broker.id))
     try:
-        _get_ahead(led, followers, hold)
+        _get_ahead(led, theirs, hold)
         with injected(*faults) as first:
             hold.end()
             yield first
@@ -102,14 +108,25 @@ def _hit(faults: Sequence[Fault], partition: Partition) -> LogDir | None:
     return log_dir if hit else None
 
 
-def _get_ahead(led: Mapping[Partition, LogDir], followers: set[Broker], hold: _Hold) -> None:
-    """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR."""
+def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], hold: _Hold) -> None:
+    """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR.
+
+    One batch is all that it gets: a broker reads a client's next request when it has answered the one before.
+    """
     held_at, began = now(), time.monotonic()
-    held = {broker.id for broker in followers}
+    held = {log_dir.broker.id for log_dirs in theirs.values() for log_dir in log_dirs}
+
+    def ahead_for_long() -> bool:
+        is_ahead = any(_is_ahead(partition, log_dir, theirs) for partition, log_dir in led.items())
+        return is_ahead and time.monotonic() - began >= _LEAST_S
+
     ahead = True
     try:
-        for _ in range(_APPENDS):
-            _await_append(led, hold)
+        await_until(
+            ahead_for_long,
+            timeout_s=min(_AHEAD_S, hold.left_s()),
+            what="a leader to append a record that its followers do not have",
+        )
     except AwaitTimeout:
         ahead = False
     behind = [
@@ -132,20 +149,16 @@ def _get_ahead(led: Mapping[Partition, LogDir], followers: set[Broker], hold: _H
         )
 
 
-def _await_append(led: Mapping[Partition, LogDir], hold: _Hold) -> None:
-    before = _written(led)
-    await_until(
-        lambda: _written(led),
-        lambda bytes_: bytes_ > before,
-        timeout_s=hold.left_s() / _APPENDS,
-        what="a leader to append a record that its followers do not have",
-    )
+def _is_ahead(partition: Partition, log_dir: LogDir, theirs: Mapping[Partition, Sequence[LogDir]]) -> bool:
+    """Whether the leader has bytes that no held follower has."""
+    most = max((_written(partition, each) for each in theirs[partition]), default=None)
+    return most is not None and _written(partition, log_dir) > most
 
 
-def _written(led: Mapping[Partition, LogDir]) -> int:
-    """The bytes in the leaders' segments."""
-    folders = (log_dir.replica_dir(partition.topic, partition.index) for partition, log_dir in led.items())
-    return sum(segment.stat().st_size for folder in folders for segment in folder.glob("*.log"))
+def _written(partition: Partition, log_dir: LogDir) -> int:
+    """The bytes in a replica's segments."""
+    folder = log_dir.replica_dir(partition.topic, partition.index)
+    return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
 
 def _in_sync(partition: Partition, leader: Broker) -> set[int]:
