@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -72,29 +72,35 @@ class _Hold:
 
 @contextmanager
 def injected_ahead(topic: Topic, *faults: F) -> Iterator[F]:
-    """Like :func:`faults.base.injected`, but first the leaders that fail get ahead of their followers.
+    """Like :func:`faults.base.injected`, but first the leaders that fail get ahead (:func:`ahead_of_followers`)."""
+    with ExitStack() as undone:
+        with ahead_of_followers(topic, *faults):
+            first = undone.enter_context(injected(*faults))
+        yield first
 
-    Where the faults hit no leader of the topic, or its followers cannot be held, this is just ``injected``. A leader
-    that gets no records in time is noted in the journal (``followers.held`` with ``ahead`` false), and the fault comes
-    all the same.
+
+@contextmanager
+def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
+    """Inside the block, leaders of the topic that the faults will hit have records that their followers do not have.
+
+    Where the faults hit no leader, or no follower can be held, this does nothing. A leader that gets no records in time
+    is noted in the journal (``followers.held`` with ``ahead`` false). The block comes all the same.
     """
     led = {partition: log_dir for partition in topic.partitions if (log_dir := _hit(faults, partition))}
-    followers = {broker for partition in led for broker in partition.followers() if broker.is_running}
-    followers -= {fault.broker for fault in faults} | {log_dir.broker for log_dir in led.values()}
-    if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
-        with injected(*faults) as first:
-            yield first
-        return
+    hit = {fault.broker for fault in faults} | {log_dir.broker for log_dir in led.values()}
+    able = [broker for broker in topic.cluster.live_brokers() if broker not in hit]
     theirs = {
-        partition: [partition.log_dir_on(broker) for broker in partition.followers() if broker in followers]
+        partition: [log_dir for broker in able if (log_dir := broker.log_dir_of(partition.topic, partition.index))]
         for partition in led
     }
+    followers = {log_dir.broker for log_dirs in theirs.values() for log_dir in log_dirs}
+    if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
+        yield
+        return
     hold = _Hold(sorted(followers, key=lambda broker: broker.id))
     try:
         _get_ahead(led, theirs, hold)
-        with injected(*faults) as first:
-            hold.end()
-            yield first
+        yield
     finally:
         hold.end()
 

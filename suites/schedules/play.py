@@ -32,6 +32,7 @@ from harness.runner.deviation import Expectation
 from harness.workload.pair import Pair
 from suites.checks import check_noticed
 from suites.deviations import STAYING_REPLICA_AWAITED
+from suites.followers_behind import ahead_of_followers
 from suites.observing import expectation_of
 from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.state_check import StateCheck
@@ -138,7 +139,8 @@ class Player:
         if fault.undo_unmounts and any(move.there == log_dir for move in self._moves):
             raise PassedOver(f"a future replica in {log_dir} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
-        fault.inject()
+        with ahead_of_followers(self._topic, fault):
+            fault.inject()
         self._state.log_dir_failed(log_dir)
         self._state.check()
         check_noticed(fault)
@@ -152,7 +154,8 @@ class Player:
         if isinstance(fault, PowerCut) and self._is_moving(broker):
             raise PassedOver(f"a future replica on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
-        fault.inject()
+        with ahead_of_followers(self._topic, fault):
+            fault.inject()
         self._state.broker_gone(broker)
         self._state.check(timeouts.RECOVERY_S)
 
