@@ -346,7 +346,6 @@ GOOD_LOG_DIR_OFFLINE_AMID_SWAP = Deviation(
     "refuses to start until one is deleted by hand",
     issue="KAFKA-19571, with the order of the renames in LogManager.replaceCurrentWithFutureLog",
     builds=VersionRange.parse(">=3.9.2,<4.0.0"),
-    modes=(Mode.ZK,),
     deterministic=False,
 )
 
@@ -471,8 +470,10 @@ LEADERS_OVER_RACKS = Deviation(
 
 RACKS_PASSED_OVER = Deviation(
     kip=36,
-    promised="leaders are chosen from the racks round-robin",
-    actual="from the second round on, KRaft's placer skips racks of one broker, which it considers used up",
+    promised="leaders are chosen from the racks round-robin; if the partitions are a multiple of the brokers, all "
+    "brokers have as many leaders and as many replicas",
+    actual="from the second round on, KRaft's placer skips racks of one broker, which it considers used up, so brokers "
+    "may have more leaders or replicas than others",
     issue="none found: StripedReplicaPlacer.BrokerList keeps its position when a new epoch begins",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
