@@ -118,7 +118,7 @@ def _run(
                 case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
             }
             by_size, chosen = options.get("stop_after") is None, at_once if jobs == AUTO else None
-            plugins.append(SpecAffinityScheduler(turns, by_size=by_size, chosen=chosen))
+            plugins.append(SpecAffinityScheduler(turns, by_size=by_size, cases=collected.cases, chosen=chosen))
     junit_file = Path(junit or runs_dir.parent / "junit.xml")
     arguments += [f"--junitxml={junit_file}"]
     with published_dir(Path(allure or runs_dir.parent / "allure-results")) as results:

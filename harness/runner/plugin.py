@@ -139,14 +139,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Prepare the machine before the first scenario. A run without a scenario that fits its build needs nothing."""
     run = run_of(session.config)
-    cases = [case for item in session.items if (case := case_of(item)) is not None]
-    modes = {case.mode for case in cases if not run.unfit_build(case)}
-    if distributes(session.config):
-        modes = set(run.builds.modes())  # only the workers know which of them are needed
+    cases = run.distributed or [case for item in session.items if (case := case_of(item)) is not None]
+    fitting = [case for case in cases if not run.unfit_build(case)]
+    modes, judges = {case.mode for case in fitting}, any(case.scenario.judged for case in fitting)
+    if distributes(session.config) and run.distributed is None:
+        modes, judges = set(run.builds.modes()), True  # only the workers know what is needed
     if not modes or session.config.option.collectonly:
         return
     try:
-        run.prepare(modes)
+        run.prepare(modes, judges=judges)
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
 
@@ -195,9 +196,10 @@ def pytest_runtest_logfinish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the shared cluster, and undo what workers that were killed during a case left."""
+    """Stop the shared cluster and the JVMs of tools, and undo what workers that were killed during a case left."""
     if RUN in session.config.stash:
         run_of(session.config).clusters.stop()
+        end_tools()
         if distributes(session.config):
             undo.clean(run_of(session.config).say)
 
@@ -217,7 +219,6 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
     run = run_of(request.config)
     yield SparkHandle(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
     end_spark()
-    end_tools()
 
 
 @pytest.fixture
@@ -227,9 +228,12 @@ def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, case: Case, spark: SparkHandle) -> Iterator[Cluster]:
-    """A healthy cluster of the scenario's spec. Spark starts at the same time."""
-    with cluster_of(_open_case(request), case) as cluster:
+def cluster(request: pytest.FixtureRequest, case: Case) -> Iterator[Cluster]:
+    """A healthy cluster of the scenario's spec. Spark starts at the same time if the case needs it."""
+    of = _open_case(request)
+    if of.declared.scenario.judged:
+        request.getfixturevalue("spark")
+    with cluster_of(of, case) as cluster:
         yield cluster
 
 

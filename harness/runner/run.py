@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,7 @@ class Run:
     :ivar lacks: what the backend cannot do on any machine
     :ivar again: the options that choose the same build, backend and seed again
     :ivar jobs: how many cases run at once, at the start of the run
+    :ivar distributed: the cases that workers run, in the process that distributes them; None if it does not know them
     :ivar running: the case that runs now in this process
     :ivar say: shows one line of progress; set by the console reporter
     """
@@ -73,6 +74,7 @@ class Run:
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
         self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
+        self.distributed: Sequence[DeclaredCase] | None = None
         program, *arguments = from_controller.get("mainargv", sys.argv)
         self.argv: list[str] = [Path(program).name, *arguments]
         self.selection = Selection(get("--select"))
@@ -96,10 +98,11 @@ class Run:
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
 
-    def prepare(self, modes: Iterable[Mode]) -> None:
+    def prepare(self, modes: Iterable[Mode], *, judges: bool) -> None:
         """Undo what interrupted runs left, check the runs folder and the backend, and fetch what the cases need.
 
         :param modes: the metadata modes of the cases
+        :param judges: whether any case is judged, and so needs Spark
         :raises JbodError: the run cannot begin
         """
         undo.clean(self.say)
@@ -107,7 +110,8 @@ class Run:
         backend_kind(self.backend).check()
         for mode in sorted(modes):
             prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
-        prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
+        if judges:
+            prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
         jolokia_agent(cache_dir(), say=self.say)
 
     def is_over(self) -> bool:

@@ -26,6 +26,7 @@ from harness.cluster.spec import ClusterSpec
 from harness.runner.at_once import AUTO, AtOnce, Lowered
 from harness.runner.case_result import CaseResult
 from harness.runner.run import run_of
+from harness.runner.scenario import DeclaredCase
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -72,12 +73,24 @@ class SpecAffinityScheduler:
 
     :param turns: by node id
     :param by_size: whether the cluster size counts; otherwise only the collection order
+    :param cases: the cases, if they were collected before: the run prepares only what they need
     :param chosen: the number of workers that ``--jobs auto`` chose, which is lowered if cases starve; None if the
         user chose the number
     """
 
-    def __init__(self, turns: Mapping[str, Turn], *, by_size: bool, chosen: AtOnce | None = None) -> None:
-        self._turns, self._by_size, self._chosen = turns, by_size, chosen
+    def __init__(
+        self,
+        turns: Mapping[str, Turn],
+        *,
+        by_size: bool,
+        cases: Sequence[DeclaredCase] | None = None,
+        chosen: AtOnce | None = None,
+    ) -> None:
+        self._turns, self._by_size, self._cases, self._chosen = turns, by_size, cases, chosen
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Tell the run which cases its workers run."""
+        run_of(session.config).distributed = self._cases
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> LoadScheduling:
         """Return the scheduler of this run."""
