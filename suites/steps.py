@@ -236,12 +236,12 @@ def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ..
 def check_reassigning(cluster: Cluster, partition: Partition, *, failure: type[JbodError] = Inconclusive) -> None:
     """A reassignment of the partition is under way.
 
-    :param failure: the error if it has ended in spite of its throttle; PromiseBroken where the throttle was in force
-        before it began
+    :param failure: the error if it has ended though its replicas could hardly be copied; PromiseBroken where a throttle
+        was in force before it began
     """
     under_way = cluster.reassignments()
     if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
-        raise failure(f"the reassignment of {partition} ended in spite of a throttle of a byte or two a second")
+        raise failure(f"the reassignment of {partition} ended, though its new replicas could hardly be copied")
     cluster.journal.write("reassignment.under_way", partition=str(partition))
 
 

@@ -1,4 +1,4 @@
-"""What a KRaft cluster still has under way: at the end of a case there must be nothing."""
+"""What a KRaft cluster still has under way. At the end of a case there must be nothing."""
 
 from __future__ import annotations
 
@@ -34,21 +34,32 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> bo
     """
     if cluster.spec.mode is not Mode.KRAFT or not cluster.live_brokers():
         return True
-    queues: dict[int, int] = {}
     try:
-        await_until(
-            lambda: list(_under_way(cluster, leaves, queues)),
-            lambda found: not found,
-            timeout_s=timeouts.SETTLED_S,
-            what="the cluster to have nothing under way at the end of the case",
-            retry_on=(NoAnswer, Refused),
-            failure=PromiseBroken,
-        )
+        queues_read = await_nothing_under_way(cluster, leaves)
     except (PromiseBroken, Inconclusive) as error:
         cluster.journal.write("cluster.unsettled", error=type(error).__name__, says=str(error))
         return False
-    cluster.journal.write("cluster.settled", queues_read=[*queues])
+    cluster.journal.write("cluster.settled", queues_read=queues_read)
     return True
+
+
+def await_nothing_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> list[int]:
+    """Wait until nothing is under way in a KRaft cluster; returns the ids of the brokers whose queue was read.
+
+    :param leaves: what may be left
+    :raises PromiseBroken: something is still under way
+    :raises Inconclusive: brokers of a crowded machine do not answer
+    """
+    queues: dict[int, int] = {}
+    await_until(
+        lambda: list(_under_way(cluster, leaves, queues)),
+        lambda found: not found,
+        timeout_s=timeouts.SETTLED_S,
+        what="the cluster to have nothing under way",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
+    return [*queues]
 
 
 def _under_way(cluster: Cluster, leaves: Collection[UnderWay], queues: dict[int, int]) -> Iterator[str]:

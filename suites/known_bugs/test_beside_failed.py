@@ -23,13 +23,12 @@ from harness.timeouts import RECOVERY_S
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import LEADER_REMOVED, STAYING_REPLICA_AWAITED
+from suites.known_bugs.patience import patience_s
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, log_dirs_failed, restart_after_healing
-
-ENDED_S = 6.0  # a reassignment of an empty partition, or an election: a second or two on an idle cluster
+from suites.steps import await_no_reassignment, log_dirs_failed, reassign_by_request, restart_after_healing
 
 
 def reassign_until_in_sync(partition: Partition, coming: Broker, staying: Broker) -> None:
@@ -43,7 +42,7 @@ def await_described(
     until: Callable[[PartitionState], bool],
     what: str,
     *,
-    timeout_s: float = ENDED_S,
+    timeout_s: float = RECOVERY_S,
     failure: type[JbodError] = Inconclusive,
 ) -> None:
     """Wait until every live broker describes the partition like this."""
@@ -64,7 +63,7 @@ def await_described(
     )
 
 
-def await_led(partition: Partition, *, preferring: Broker) -> None:
+def await_led(partition: Partition, *, preferring: Broker, timeout_s: float = RECOVERY_S) -> None:
     """Wait until every live broker knows a leader of the partition, whose first replica is on this broker.
 
     :raises PromiseBroken: the partition has no leader
@@ -73,6 +72,7 @@ def await_led(partition: Partition, *, preferring: Broker) -> None:
         partition,
         lambda seen: seen.replicas[0] == preferring.id and seen.leader is not None,
         f"{partition} to have a leader",
+        timeout_s=timeout_s,
         failure=PromiseBroken,
     )
 
@@ -90,6 +90,8 @@ def test_reassigned_beside_failed(cluster: Cluster) -> None:
     """A partition is reassigned while the log dir of a replica that stays has failed: the reassignment ends."""
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
+    [third] = cluster.others(leader_of(orders[0]), follower_of(orders[0]))
+    enough_s = patience_s(lambda: reassign_by_request(state, orders[0], leader_of(orders[0]), third))
     leader, wounded = leader_of(orders[0]), follower_of(orders[0])
     [spare] = cluster.others(leader, wounded)
     failed = orders[0].log_dir_on(wounded)
@@ -97,7 +99,7 @@ def test_reassigned_beside_failed(cluster: Cluster) -> None:
         reassign_until_in_sync(orders[0], spare, wounded)
         waits = rf"last seen: \(Reassignment\(.* adding=\({spare.id},\), removing=\({leader.id},\)\),\)"
         with promised(cluster, unless=STAYING_REPLICA_AWAITED, seen=waits) as outcome:
-            await_no_reassignment(cluster, timeout_s=ENDED_S)
+            await_no_reassignment(cluster, timeout_s=enough_s)
         state.reassigned(orders[0], [orders[0].log_dir_on(spare), failed])
         if not outcome.deviates:
             state.check(also=[metadata_log])
@@ -120,6 +122,8 @@ def test_reassigned_again(cluster: Cluster) -> None:
     """
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
+    [third] = cluster.others(leader_of(orders[0]), follower_of(orders[0]))
+    enough_s = patience_s(lambda: reassign_by_request(state, orders[0], leader_of(orders[0]), third))
     leader, wounded = leader_of(orders[0]), follower_of(orders[0])
     [spare] = cluster.others(leader, wounded)
     failed = orders[0].log_dir_on(wounded)
@@ -129,10 +133,10 @@ def test_reassigned_again(cluster: Cluster) -> None:
             with injected(BrokerStopped(leader)):
                 await_described(orders[0], lambda seen: seen.leader == spare.id, f"{spare} to lead {orders[0]}")
             back = f"{leader} to be in the ISR of {orders[0]}"
-            await_described(orders[0], lambda seen: leader.id in seen.isr, back, timeout_s=RECOVERY_S)
+            await_described(orders[0], lambda seen: leader.id in seen.isr, back)
         cluster.reassign(orders[0], [wounded])
         with promised(cluster, unless=LEADER_REMOVED, seen=rf"leader=None, .*isr=\({leader.id},\)"):
-            await_led(orders[0], preferring=wounded)
+            await_led(orders[0], preferring=wounded, timeout_s=enough_s)
         cluster.cancel_reassignment(orders[0])
         await_no_reassignment(cluster)
         await_led(orders[0], preferring=wounded)

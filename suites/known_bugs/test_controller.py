@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+from faults.base import injected
+from faults.broker import BrokerPaused
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
-from harness.errors import PromiseBroken
+from harness.cluster.under_way import await_nothing_under_way
+from harness.errors import BuildLacks, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import Reassignment
 from harness.kafka.versions import Mode
-from harness.timeouts import MOVE_S, RECOVERY_S, SETTLED_S
+from harness.timeouts import MOVE_S, RECOVERY_S
 from harness.waiting import await_until
 from suites.checks import check_promised_or_known
 from suites.deviations import CLEAN_ELECTIONS_COUNTED, REVERSED_NEVER_ENDS
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, reassign_by_request
+from suites.steps import await_no_reassignment, check_reassigning, reassign_by_request
 
 ENDED = "it ends"
 IN_BOTH = "it does not end: the replica is in the ISR, and is both an adding and a removing replica"
-TRIES = 3
-"""How often the scenario reverses a reassignment: the first one may have ended before."""
 TOPICS = 5
 """The number of short-lived topics. Before 3.9, a broker reports log dirs 0.5 s after it has created its newest
 replica. So each topic delays the reports of the topics before it."""
@@ -47,15 +48,13 @@ def await_replica(broker: Broker, topic: str) -> None:
 
 
 def check_all_reported(cluster: Cluster) -> None:
-    """No broker has log dirs of replicas left to report to the controller."""
-    await_until(
-        lambda: {str(each): each.mbeans.unassigned() for each in cluster.live_brokers() if each.mbeans is not None},
-        lambda queued: not any(queued.values()),
-        timeout_s=SETTLED_S / 2,
-        what="all brokers to have reported the log dirs of their replicas to the controller",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
+    """No broker has log dirs of replicas left to report to the controller, and nothing else is under way.
+
+    :raises BuildLacks: no MBean shows it
+    """
+    read, brokers = await_nothing_under_way(cluster), cluster.live_brokers()
+    if read != [broker.id for broker in brokers]:
+        raise BuildLacks(f"only the brokers {read} of {len(brokers)} have the MBean QueuedReplicaToDirAssignments")
 
 
 @scenario(
@@ -114,13 +113,17 @@ def test_removed_before_reported(cluster: Cluster) -> None:
 
 
 def end_of_reversal(partition: Partition, holders: Sequence[Broker], target: Broker) -> str:
-    """Add a replica by a reassignment, reverse it at once by another one, and return how that ends.
+    """Add a replica by a reassignment, reverse it by another one, and return how that ends.
 
-    The first one may have ended by then. The second one is then an ordinary reassignment, which ends.
+    The broker of the new replica is paused meanwhile, so that the first one cannot end before.
+
+    :raises Inconclusive: the first one has ended all the same
     """
     cluster = partition.cluster
-    cluster.reassign(partition, [*holders, target])
-    cluster.reassign(partition, holders)
+    with injected(BrokerPaused(target)):
+        cluster.reassign(partition, [*holders, target])
+        check_reassigning(cluster, partition)
+        cluster.reassign(partition, holders)
 
     def seen() -> str | None:
         """It does not end if the replica is in the ISR, and is to be added and removed."""
@@ -146,7 +149,6 @@ def end_of_reversal(partition: Partition, holders: Sequence[Broker], target: Bro
     plan="a reassignment that adds a replica is reversed by another one",
     issue="KAFKA-19975",
     judged=False,
-    floors=NO_FAULT,
     deviations=(REVERSED_NEVER_ENDS,),
 )
 def test_reassignment_reversed(cluster: Cluster) -> None:
@@ -155,8 +157,7 @@ def test_reassignment_reversed(cluster: Cluster) -> None:
     holders = [orders[0].leader(), *orders[0].followers()]
     [target] = cluster.others(*holders)
     state = StateCheck(cluster, orders)
-    ends = (end_of_reversal(orders[0], holders, target) for _ in range(TRIES))
-    end = next((end for end in ends if end == IN_BOTH), ENDED)
+    end = end_of_reversal(orders[0], holders, target)
     if check_promised_or_known(REVERSED_NEVER_ENDS, cluster, end, promised=ENDED, known=IN_BOTH):
         cluster.cancel_reassignment(orders[0])
         await_no_reassignment(cluster)
