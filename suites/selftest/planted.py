@@ -184,7 +184,9 @@ class Planted:
         self._checkout = folder / "checkout"  # apart from the commands' working directory, whose reports/ is no package
         shutil.copytree(_ROOT / "harness", self._checkout / "harness")
         self._lay_down("harness/host/room.py", (_ROOT / "harness/host/room.py").read_text() + _ROOM)
-        for source in (*(_ROOT / "suites").glob("*.py"), *(_ROOT / "suites" / "schedules").glob("*.py")):
+        for source in (
+            path for place in (".", "deviations", "schedules") for path in (_ROOT / "suites" / place).glob("*.py")
+        ):
             self._lay_down(source.relative_to(_ROOT), source.read_text())
         schedules = Path("suites/schedules/test_random.py")
         drawn, _, _ = (_ROOT / schedules).read_text().partition("@scenario(")

@@ -1,0 +1,147 @@
+"""The known deviations of Kafka builds from KIP-112, as data."""
+
+from __future__ import annotations
+
+from harness.kafka.versions import Mode, VersionRange
+from harness.runner.deviation import Deviation
+
+UNTRIMMED_MARKED_CLEAN = Deviation(
+    kip=112,
+    promised="a broker marks a log dir as cleanly shut down only if it closed all logs there without an error",
+    actual="it logs that it could not trim an index, and still marks the log dir: the next start does not recover the "
+    "log, and acked records may expire at once",
+    issue="KAFKA-19221",
+    builds=VersionRange.parse("<4.0.1"),
+    pollutes=False,
+)
+
+FAILED_SWAP_REPORTED_ONLINE = Deviation(
+    kip=112,
+    promised="offline_replicas names every replica on a failed log dir",
+    actual="it misses a replica whose swap with its future replica failed: that is offline on its broker and not in "
+    "the ISR, and metadata shows it as online",
+    issue="none found; since KAFKA-16297 its broker reports the old log dir, and then the new one again",
+    builds=VersionRange.parse(">=3.7.1"),
+    modes=(Mode.KRAFT,),
+)
+
+COORDINATOR_RELOADED = Deviation(
+    kip=112,
+    promised="transactions go on when a log dir with a replica of the transaction coordinator's log fails",
+    actual="the coordinator loads its log again, though it led before, and a transaction under way then never ends",
+    issue="KAFKA-15468",
+    builds=VersionRange.parse(">=3.7.0,<3.8.0"),
+    modes=(Mode.KRAFT,),
+    deterministic=False,  # only if a record of the coordinator's log waited for followers as it was loaded
+)
+
+GOOD_LOG_DIR_OFFLINE_AMID_SWAP = Deviation(
+    kip=112,
+    promised="a broker whose log dirs are all good starts",
+    actual="if its good log dir went offline between the two renames of a swap, the broker finds two replicas, and "
+    "refuses to start until one is deleted by hand",
+    issue="KAFKA-19571, with the order of the renames in LogManager.replaceCurrentWithFutureLog",
+    builds=VersionRange.parse(">=3.9.2,<4.0.0"),
+    deterministic=False,
+)
+
+CREATION_ERROR_UNREPORTED = Deviation(
+    kip=112,
+    promised="a new replica whose creation meets an IOException is offline, and another broker leads",
+    actual="the broker reports its failed log dir, and the controller does not know that the replica was to be there: "
+    "the replica counts as online, and a partition that the broker was to lead has no working leader",
+    issue="none found; ReplicaManager.applyLocalLeadersDelta skips the replica, whose directory stays UNASSIGNED",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
+READ_ERROR_IGNORED = Deviation(
+    kip=112,
+    promised="a log dir is marked as bad once an access (read or write) meets an IOException",
+    actual="a read of records that meets an IOException gets UNKNOWN_SERVER_ERROR, and the log dir stays online until "
+    "a write fails",
+    issue="none found; RecordBatchIterator.makeNext turns the IOException into a KafkaException",
+    pollutes=False,
+)
+
+OFFLINE_REPLICAS_UNCOUNTED = Deviation(
+    kip=112,
+    promised="OfflineReplicaCount is the number of replicas on failed log dirs",
+    actual="it is always 0: it compares with the class of HostedPartition.Offline's companion, which no entry has",
+    issue="since the fix of KAFKA-16157",
+    builds=VersionRange.parse(">=3.7.0,<4.3.0"),
+    pollutes=False,
+)
+
+OFFLINE_REPLICAS_COUNTED_LATE = Deviation(
+    kip=112,
+    promised="OfflineReplicaCount is the number of replicas on failed log dirs",
+    actual="a broker that finds a log dir bad at its start counts a replica there only once its partition has changed",
+    issue="none known; Partition.createLogInAssignedDirectoryId skips the first update, and nothing marks the replica",
+    builds=VersionRange.parse(">=4.3.0"),
+    modes=(Mode.KRAFT,),
+    deterministic=False,  # the partition may change before the check looks
+    pollutes=False,
+)
+
+OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
+    kip=112,
+    promised="kafka-topics shows the offline replicas of a partition",
+    actual="it does not; only the Metadata response has them",
+    issue="none known",
+    pollutes=False,
+)
+
+OFFLINE_LOG_DIRS_ELSEWHERE = Deviation(
+    kip=112,
+    promised="OfflineLogDirectoryCount is kafka.server:type=LogManager",
+    actual="it is kafka.log:type=LogManager",
+    issue="none known; since the implementation of KIP-112",
+    pollutes=False,
+)
+
+UNWRITABLE_ENDS_START = Deviation(
+    kip=112,
+    promised="a broker that finds a log dir bad at its start goes on with its good ones",
+    actual="if the log dir is readable and not writable, the broker ends, since it cannot write meta.properties",
+    issue="KAFKA-13773",
+    builds=VersionRange.parse(">=2.4.0,<3.2.1"),
+    modes=(Mode.ZK,),
+    deterministic=False,  # shows only with a fault that leaves the log dir readable
+)
+
+UNFORMATTED_REFUSED = Deviation(
+    kip=112,
+    promised="a broker that is restarted with an empty disk recreates its replicas there",
+    actual="in KRaft it refuses to start until kafka-storage format --ignore-formatted was run",
+    issue="intended, since KRaft (KIP-631)",
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
+STRAY_KEPT = Deviation(
+    kip=112,
+    promised="topic deletion deletes all replicas, an offline one as soon as its broker is back with it",
+    actual="the broker finds the replica at its start, renames it to -stray, and keeps it",
+    issue='none: intended ("Move aside stray partitions, don\'t delete them", LogManager)',
+    modes=(Mode.KRAFT,),
+)
+
+STORAGE_ERROR_TO_CLIENTS = Deviation(
+    kip=112,
+    promised="a broker answers requests for a replica on its failed log dir with UNKNOWN_TOPIC_OR_PARTITION",
+    actual="it answers with KAFKA_STORAGE_ERROR, on which clients also refresh their metadata",
+    issue="none known; ReplicaManager.getPartitionOrError, since the implementation of KIP-112",
+    pollutes=False,
+)
+
+REPLICA_CREATED_TWICE = Deviation(
+    kip=112,
+    promised="a replica that is on no good log dir is created on one only if it is new, or if no log dir is bad",
+    actual="a broker that is killed before it reports the log dir (0.1 to 0.5 s) creates the replica on a good log "
+    "dir, too, and refuses to start when the bad one is back",
+    issue="none known; what the fix of KAFKA-16234 left: a replica without a directory counts as new",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
