@@ -47,6 +47,9 @@ TWO_SEGMENTS = {"segment.bytes": str(1 << 20)}
 READ_FAILED = r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOException: Input/output error"
 """The log line of a leader that fails to read the records of ``{partition}``."""
 
+STORAGE_ERRORS = ("KAFKA_STORAGE_ERROR", "UNKNOWN_TOPIC_OR_PARTITION")
+"""The answers to a read from a failed log dir: that of releases, and that of the KIP (``STORAGE_ERROR_TO_CLIENTS``)."""
+
 TRIES = 10
 """How often a scenario tries to let a read, or the creation of a replica, meet an error before a checkpoint does."""
 GAP_S = 2.0
@@ -108,8 +111,9 @@ def test_index_unreadable(cluster: Cluster) -> None:
 
 
 def read_meets_error(partition: Partition, *, offset: int) -> None:
-    """A consumer's read from the leader gets an error.
+    """A consumer's read from the leader gets one of :data:`STORAGE_ERRORS`.
 
+    :raises PromiseBroken: it gets another error
     :raises Inconclusive: it gets records
     """
     leader = partition.leader()
@@ -117,6 +121,11 @@ def read_meets_error(partition: Partition, *, offset: int) -> None:
         got = leader.admin.fetch(partition.topic, partition.index, offset)
     except Refused as refusal:
         leader.journal.write("read.refused", partition=str(partition), offset=offset, error=refusal.error)
+        if refusal.error not in STORAGE_ERRORS:
+            wanted = " or ".join(STORAGE_ERRORS)
+            raise PromiseBroken(
+                f"{leader} answered a read of {partition} from a failed log dir with {refusal}, instead of {wanted}"
+            ) from refusal
         return
     raise Inconclusive(f"{leader} answered a read of {partition} with {len(got)} bytes, in spite of the fault")
 
