@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import psutil
 from harness.host.control_group import group_below
 from harness.waiting import let_pass
 
-LOOK_S = 1.0
-"""Seconds over which other programs' use of the cores is measured. The kernel's average covers a minute."""
+LOOK_S, LOOKS = 1.0, 3
+"""How long, and how often, other programs' use of the cores is measured. The median counts, so one second of much or
+little work does not decide. The kernel's average covers a minute, with work that has ended."""
 _GROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 
@@ -38,11 +40,13 @@ class Room:
 
 
 def room() -> Room:
-    """Measure what is left now. This takes :data:`LOOK_S`."""
+    """Measure what is left now. This takes :data:`LOOKS` times :data:`LOOK_S`."""
     mask = os.sched_getaffinity(0)
-    before = _times(mask)
-    let_pass(LOOK_S)
-    busy = round(busy_cores(before, _times(mask)))
+    seen = [_times(mask)]
+    for _ in range(LOOKS):
+        let_pass(LOOK_S)
+        seen.append(_times(mask))
+    busy = round(statistics.median(map(busy_cores, seen, seen[1:])))
     memory, _ = memory_left()
     cores = min([float(len(mask)), *quotas()])
     # Cores outside of the quota may be busy without taking any from this process.

@@ -1,4 +1,4 @@
-"""Chooses how many cases run at once for ``jbod run --jobs auto``, and notes when the run lowers that number.
+"""Chooses how many cases run at once for ``jbod run --jobs auto``, and notes when the run changes that number.
 
 A case waits for about half of its time, for sessions to expire or checkpoints to be due. So there are more workers than
 cores: on two cores and 24 GiB, three workers finished 126 cases fastest, and no broker starved.
@@ -20,17 +20,19 @@ MOST = 64
 """The most cases that may run at once."""
 PER_CORE = 1.5
 """Workers for each core that no other program keeps busy."""
+ROOMY_CASES = 2
+"""Cases that each worker must run with room to spare before another worker starts again."""
 WORKER_BYTES = 3 << 30
 """Memory of a worker: Spark takes 1 to 1.5 GiB, and the three to seven nodes of a cluster 256 MiB of heap each."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lowered:
-    """A reduction of the number of cases at once, during the run.
+class Change:
+    """A change of the number of cases at once, during the run.
 
     :ivar to: the new number
-    :ivar case: the case that starved
-    :ivar why: how the case showed that the machine was too slow
+    :ivar case: the case that starved, or the last one that left room
+    :ivar why: how this showed that the machine was too slow, or fast enough
     """
 
     to: int
@@ -48,7 +50,8 @@ class AtOnce:
 
     count: int = 1
     why: str | None = None
-    lowered: Sequence[Lowered] = ()
+    lowered: Sequence[Change] = ()
+    raised: Sequence[Change] = ()
 
     def __str__(self) -> str:
         return f"--jobs {AUTO}: {self.count} at once ({self.why})"
@@ -56,8 +59,9 @@ class AtOnce:
     def to_json(self) -> dict[str, object]:
         """Return the field ``jobs`` of ``--json``."""
         chosen = {} if self.why is None else {"why": self.why}
-        lowered = {"lowered": [vars(each) for each in self.lowered]} if self.lowered else {}
-        return {"at_once": self.count, **chosen, **lowered}
+        changes = {"lowered": self.lowered, "raised": self.raised}
+        changed = {name: [vars(each) for each in found] for name, found in changes.items() if found}
+        return {"at_once": self.count, **chosen, **changed}
 
 
 def choose(room: Room, cases: int) -> AtOnce:

@@ -67,6 +67,10 @@ class CaseResult:
             return f"{CROWDED} ({self.crowding.mean})"
         return None
 
+    def left_room(self) -> bool:
+        """Return whether the machine had cores to spare during the case: fewer threads were ready to run than cores."""
+        return self.crowding is not None and self.crowding.mean.per_core < 1.0 and not self.crowding.marks_times
+
     def to_json(self) -> dict[str, object]:
         """Return the entry of ``scenarios`` in ``--json``."""
         entry: dict[str, object] = {

@@ -10,7 +10,8 @@ default, the large clusters of a suite would run at the same time. Two clusters 
 take a third more CPU together on two cores than one after another. With ``--stop-after`` not every case may run, so
 size does not count.
 
-With ``--jobs auto`` the run goes on with fewer workers if the machine is too slow for all of them (:class:`Lowering`).
+With ``--jobs auto`` the run goes on with fewer workers if the machine is too slow for all of them, and with more again
+if it is not (:class:`Adjusting`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pytest
 from xdist.scheduler import LoadScheduling
 
 from harness.cluster.spec import ClusterSpec
-from harness.runner.at_once import AUTO, AtOnce, Lowered
+from harness.runner.at_once import AUTO, ROOMY_CASES, AtOnce, Change
 from harness.runner.case_result import CaseResult
 from harness.runner.run import run_of
 from harness.runner.scenario import DeclaredCase
@@ -74,7 +75,7 @@ class SpecAffinityScheduler:
     :param turns: by node id
     :param by_size: whether the cluster size counts; otherwise only the collection order
     :param cases: the cases, if they were collected before: the run prepares only what they need
-    :param chosen: the number of workers that ``--jobs auto`` chose, which is lowered if cases starve; None if the
+    :param chosen: the number of workers that ``--jobs auto`` chose, which is adjusted during the run; None if the
         user chose the number
     """
 
@@ -97,7 +98,7 @@ class SpecAffinityScheduler:
         scheduling = _Scheduling(config, log, self._turns, self._by_size)
         if self._chosen is not None:
             run_of(config).results.at_once = self._chosen
-            config.pluginmanager.register(Lowering(config, scheduling))
+            config.pluginmanager.register(Adjusting(config, scheduling))
         return scheduling
 
 
@@ -152,15 +153,19 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
         return not fits, size, others, index
 
 
-class Lowering:
+class Adjusting:
     """A pytest plugin that retires a worker when a case shows that the machine is too slow for all workers.
 
     The worker of that case is retired. It already has its next case, so it ends after one more. Cases that began before
-    it ended show nothing about the new number.
+    it ended show nothing about the new number. If enough cases in a row leave room then, a worker starts in its place:
+    what made the machine slow may have ended.
     """
 
     def __init__(self, config: pytest.Config, scheduling: _Scheduling) -> None:
         self._run, self._scheduling = run_of(config), scheduling
+        self._workers = config.pluginmanager.getplugin("dsession")
+        self._retired: list[WorkerController] = []
+        self._with_room = 0
         self._count_now: set[str] = set()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -169,13 +174,40 @@ class Lowering:
             self._count_now.add(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Retire the worker of a case that starved."""
+        """Retire the worker of a case that starved, or start one again."""
         result = CaseResult.attached_to(report, self._run.seed)
-        if result is None or report.nodeid not in self._count_now or (why := result.starved()) is None:
+        if result is None or report.nodeid not in self._count_now:
             return
-        if self._scheduling.retire(report.node):  # xdist sets the node
-            self._count_now.clear()
-            lowered = Lowered(to=len(self._scheduling.active), case=result.case.id, why=why)
-            results = self._run.results
-            results.at_once = replace(results.at_once, lowered=(*results.at_once.lowered, lowered))
-            self._run.say(f"--jobs {AUTO}: from now on {lowered.to} at once; {lowered.case} was {why}")
+        if (why := result.starved()) is not None:
+            self._lower(report.node, Change(to=len(self._scheduling.active) - 1, case=result.case.id, why=why))
+        elif result.left_room():
+            self._with_room += 1
+            self._raise(result.case.id)
+        else:
+            self._with_room = 0
+
+    def _lower(self, worker: WorkerController, change: Change) -> None:
+        if not self._scheduling.retire(worker):
+            return
+        self._retired.append(worker)
+        self._with_room = 0
+        self._count_now.clear()
+        results = self._run.results
+        results.at_once = replace(results.at_once, lowered=(*results.at_once.lowered, change))
+        self._run.say(f"--jobs {AUTO}: from now on {change.to} at once; {change.case} was {change.why}")
+
+    def _raise(self, case: str) -> None:
+        """Start a worker in place of a retired one, if enough cases have left room, and if enough are left to run.
+
+        With each time that the number was lowered, twice as many cases must leave room.
+        """
+        active, results = len(self._scheduling.active), self._run.results
+        enough = ROOMY_CASES * active * 2 ** (len(results.at_once.lowered) - 1)
+        if not self._retired or self._with_room < enough or len(self._scheduling.pending) <= 2 * active:
+            return
+        self._workers._clone_node(self._retired.pop())  # as xdist replaces a worker that crashed
+        change = Change(to=active + 1, case=case, why=f"{self._with_room} cases in a row left room")
+        self._with_room = 0
+        self._count_now.clear()
+        results.at_once = replace(results.at_once, raised=(*results.at_once.raised, change))
+        self._run.say(f"--jobs {AUTO}: from now on {change.to} at once again; {change.why}")

@@ -1,4 +1,4 @@
-"""``--jobs auto``: how many cases run at once on which machine, and how the run goes on with fewer.
+"""``--jobs auto``: how many cases run at once on which machine, and how the run goes on with fewer, or more again.
 
 The last tests run pytest-xdist on planted cases (:mod:`suites.selftest.planted`).
 """
@@ -10,18 +10,20 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from xdist.remote import Producer
 
 from harness.crowding import EASY, PATIENCE, CrowdedTime
-from harness.host.room import Room, busy_cores, memory_left, quotas
-from harness.runner.at_once import MOST, AtOnce, Lowered, choose
+from harness.host import room as room_module
+from harness.host.room import LOOKS, Room, busy_cores, memory_left, quotas, room
+from harness.runner.at_once import MOST, ROOMY_CASES, AtOnce, Change, choose
 from harness.runner.case_result import CaseResult
 from harness.runner.results import Results
 from harness.runner.run import Run
-from harness.runner.scheduling import Lowering, SpecAffinityScheduler
+from harness.runner.scheduling import Adjusting, SpecAffinityScheduler
 from suites.selftest.case_results import case_result
 from suites.selftest.fakes import fake
 from suites.selftest.planted import Planted
@@ -166,13 +168,32 @@ class Playing:
         self.lines: list[str] = []
         self.results = fake(Results, at_once=AtOnce(count=3, why="planted"))
         run = fake(Run, results=self.results, seed=1, say=self.lines.append)
-        self.lowering = fake(Lowering, _run=run, _scheduling=self.scheduling, _count_now=set())
+        self.names = names
+        workers = SimpleNamespace(_clone_node=lambda _: self.start())
+        self.adjusting = fake(
+            Adjusting,
+            _run=run,
+            _scheduling=self.scheduling,
+            _workers=workers,
+            _retired=[],
+            _with_room=0,
+            _count_now=set(),
+        )
         self._done = dict.fromkeys(self.workers, 0)
+
+    def start(self) -> None:
+        """Another worker starts, and has collected the cases."""
+        worker = Worker(self.names)
+        self.workers.append(worker)
+        self._done[worker] = 0
+        self.scheduling.add_node(worker)
+        self.scheduling.add_node_collection(worker, self.names)
+        self.scheduling.schedule()
 
     def begin(self, number: int) -> None:
         """A worker begins its next case."""
         worker = self.workers[number]
-        self.lowering.pytest_runtest_logstart(worker.given[self._done[worker]])
+        self.adjusting.pytest_runtest_logstart(worker.given[self._done[worker]])
 
     def end(self, number: int, crowding: CrowdedTime = TOO_CROWDED) -> None:
         """A worker ends its case."""
@@ -181,7 +202,7 @@ class Playing:
         report = pytest.TestReport(name, (name, 0, name), {}, "passed", None, "teardown")
         case_result(name, crowding=crowding).attach_to(report)
         report.node = worker  # type: ignore[attr-defined]  # as xdist does
-        self.lowering.pytest_runtest_logreport(report)
+        self.adjusting.pytest_runtest_logreport(report)
         self.scheduling.mark_test_complete(worker, worker.names.index(name))
         self._done[worker] += 1
 
@@ -224,6 +245,72 @@ def test_a_starved_case_retires_its_worker_until_one_is_left() -> None:
     )
 
 
+ROOMY, BUSY = CrowdedTime(per_core_mean=0.9), CrowdedTime(per_core_mean=1.1)
+
+
+def lowered(cases: int) -> Playing:
+    """A run that goes on with two workers, numbers 0 and 2."""
+    play = Playing(cases)
+    play.begin(1)
+    play.end(1)
+    play.begin(1)
+    play.end(1, ROOMY)  # this worker is retired, so its last case shows nothing
+    play.scheduling.remove_node(play.workers[1])
+    return play
+
+
+def play_on(play: Playing, *crowdings: CrowdedTime) -> None:
+    """The first worker plays cases, as crowded as this."""
+    for crowding in crowdings:
+        play.begin(0)
+        play.end(0, crowding)
+
+
+def test_a_worker_starts_again_once_enough_cases_leave_room() -> None:
+    play = lowered(cases=60)
+    enough = ROOMY_CASES * 2
+    play_on(play, *[ROOMY] * (enough - 1), BUSY, *[ROOMY] * (enough - 1))
+    assert len(play.workers) == 3
+    play_on(play, ROOMY)
+    assert len(play.workers) == 4
+    assert play.active == [True, False, True, True]
+    play_on(play, *[ROOMY] * 20)
+    assert len(play.workers) == 4  # as many as at the start
+    assert [raised.to for raised in play.results.at_once.raised] == [3]
+    assert play.lines[1] == "--jobs auto: from now on 3 at once again; 4 cases in a row left room"
+    play.begin(3)
+    play.end(3)
+    play.scheduling.remove_node(play.workers[3])
+    play_on(play, *[ROOMY] * (2 * enough - 1))
+    assert len(play.workers) == 4
+    play_on(play, ROOMY)  # twice as many the second time
+    assert len(play.workers) == 5
+
+
+def test_no_worker_starts_for_the_last_cases() -> None:
+    play = lowered(cases=13)
+    play_on(play, *[ROOMY] * 6)
+    assert (len(play.workers), play.results.at_once.raised) == (3, ())
+
+
+def test_one_second_does_not_decide_how_many_cores_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three looks at two cores: the second one meets much work."""
+    idle, busy = [0, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0]
+    cores, seen = sorted(os.sched_getaffinity(0)), [[0] * 8]
+    for each in (idle, busy, idle):
+        seen.append([early + late for early, late in zip(seen[-1], each, strict=True)])
+    looks = iter(seen)
+
+    def times(_: set[int]) -> dict[str, list[int]]:
+        ticks = next(looks)
+        return {f"cpu{core}": ticks for core in cores}
+
+    monkeypatch.setattr(room_module, "_times", times)
+    monkeypatch.setattr(room_module, "LOOK_S", 0.0)
+    assert (LOOKS, room().busy) == (3, 0)
+    assert next(looks, None) is None
+
+
 def test_no_worker_is_retired_where_all_cases_are_sent() -> None:
     play = Playing(cases=10)
     for _ in range(2):
@@ -238,12 +325,14 @@ def test_no_worker_is_retired_where_all_cases_are_sent() -> None:
 
 def test_what_json_has() -> None:
     assert AtOnce().to_json() == {"at_once": 1}
-    lowered = Lowered(to=2, case="kip-0/a", why="crowded")
+    lowered, raised = Change(to=2, case="kip-0/a", why="crowded"), Change(to=3, case="kip-0/b", why="room")
     assert AtOnce(count=3, why="2 cores", lowered=(lowered,)).to_json() == {
         "at_once": 3,
         "why": "2 cores",
         "lowered": [{"to": 2, "case": "kip-0/a", "why": "crowded"}],
     }
+    changed = AtOnce(count=3, why="2 cores", lowered=(lowered,), raised=(raised,)).to_json()
+    assert changed["raised"] == [{"to": 3, "case": "kip-0/b", "why": "room"}]
 
 
 # --- on pytest-xdist ------------------------------------------------------------------------------------------------
@@ -295,6 +384,40 @@ def test_only_the_number_that_was_chosen_is_lowered(planted: Planted, file: Path
     else:
         assert "--jobs auto" not in output
         assert result["jobs"] == {"at_once": 2}
+
+
+AGAIN = '''
+import pytest
+from harness.waiting import await_until
+from suites.kip_112.plays import HERE, play
+from suites.scenario import scenario
+
+
+@scenario("ours/planted", kip=112, plan="planted", judged=False)
+@pytest.mark.parametrize("letter", "abcdefghijklmnopqrst")
+def test_ours(case, mode, request, letter):
+    """The last cases wait for one on a third worker."""
+    if request.config.workerinput["workerid"] == "gw2":
+        (HERE / "again").touch()
+    elif letter > "l":
+        await_until((HERE / "again").exists, timeout_s=60, what="a case on the worker that started again")
+    play(case, mode, request.config)
+'''
+
+
+def test_a_worker_that_starts_again_plays_cases(planted: Planted, file: Path) -> None:
+    planted.plays({CASES[0]: "crowded"})
+    file.write_text(AGAIN)
+    kafka = f"--kafka-home={planted.kafka('90.0.0')}"
+    code, output = planted.jbod("run", file, "--backend=planted", kafka, "--json=out.json")
+    assert code == 0
+    assert len(set(planted.played())) == len(planted.played()) == 20
+    assert "--jobs auto: from now on 2 at once again; 2 cases in a row left room" in output
+    result = json.loads((planted.folder / "out.json").read_text())
+    assert ([each["to"] for each in result["jobs"]["lowered"]], [each["to"] for each in result["jobs"]["raised"]]) == (
+        [1],
+        [2],
+    )
 
 
 def test_one_case_has_no_worker(planted: Planted, file: Path) -> None:
