@@ -23,12 +23,12 @@ from harness.timeouts import RECOVERY_S
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import LEADER_REMOVED, STAYING_REPLICA_AWAITED
-from suites.known_bugs.patience import patience_s
+from suites.known_bugs.patience import patience_to_reassign
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, log_dirs_failed, reassign_by_request, restart_after_healing
+from suites.steps import await_no_reassignment, log_dirs_failed, restart_after_healing
 
 
 def reassign_until_in_sync(partition: Partition, coming: Broker, staying: Broker) -> None:
@@ -90,8 +90,7 @@ def test_reassigned_beside_failed(cluster: Cluster) -> None:
     """A partition is reassigned while the log dir of a replica that stays has failed: the reassignment ends."""
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
-    [third] = cluster.others(leader_of(orders[0]), follower_of(orders[0]))
-    enough_s = patience_s(lambda: reassign_by_request(state, orders[0], leader_of(orders[0]), third))
+    enough_s = patience_to_reassign(state, orders[0])
     leader, wounded = leader_of(orders[0]), follower_of(orders[0])
     [spare] = cluster.others(leader, wounded)
     failed = orders[0].log_dir_on(wounded)
@@ -122,8 +121,7 @@ def test_reassigned_again(cluster: Cluster) -> None:
     """
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
-    [third] = cluster.others(leader_of(orders[0]), follower_of(orders[0]))
-    enough_s = patience_s(lambda: reassign_by_request(state, orders[0], leader_of(orders[0]), third))
+    enough_s = patience_to_reassign(state, orders[0])
     leader, wounded = leader_of(orders[0]), follower_of(orders[0])
     [spare] = cluster.others(leader, wounded)
     failed = orders[0].log_dir_on(wounded)

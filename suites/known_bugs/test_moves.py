@@ -21,7 +21,7 @@ from harness.timeouts import CLEANING_S, RECOVERY_S, REQUEST_S
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS, EPOCHS_LEFT_BEHIND, LARGE_RECORD_NOT_COPIED
-from suites.known_bugs.patience import patience_s
+from suites.known_bugs.patience import patience_s, patience_to_reassign
 from suites.log_cleaning import COMPACTED, check_logs_small, cleaner_scenario, stays_large, write_outdated_records
 from suites.on_disk import check_no_leftovers
 from suites.scenario import NO_FAULT, scenario
@@ -34,7 +34,6 @@ from suites.steps import (
     finish_move,
     moves_held,
     not_moved,
-    reassign_by_request,
     write_untracked_records,
 )
 
@@ -223,8 +222,7 @@ def test_large_record_moved(cluster: Cluster) -> None:
     """segment.bytes falls below the size of a written record: a move and a reassignment of its partition end."""
     orders = cluster.create_topic("orders", replicas=2, configs={"max.message.bytes": f"{4 * SMALLEST_SEGMENT}"})
     state = StateCheck(cluster, orders)
-    [third] = cluster.others(leader_of(orders[0]), follower_of(orders[0]))
-    enough_s = patience_s(lambda: reassign_by_request(state, orders[0], leader_of(orders[0]), third))
+    enough_s = patience_to_reassign(state, orders[0])
     write_untracked_records(orders, 1, size=2 * SMALLEST_SEGMENT)
     orders.configure({"segment.bytes": f"{SMALLEST_SEGMENT}"})
     leader, mover = leader_of(orders[0]), follower_of(orders[0])
