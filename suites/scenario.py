@@ -45,7 +45,7 @@ def scenario(
         special. For a behaviour that is in no plan: a few words
     :param modes: the metadata modes that it runs in
     :param builds: the builds that have the feature; on others it is skipped
-    :param judged: the judge must give a verdict; False for a scenario without a workload
+    :param judged: the judge must give a verdict; False for a scenario without a workload, which needs no Spark
     :param floors: the least load and faults; a case below them is inconclusive
     :param needs: abilities that the machine must have, beside those of the faults among its parameters
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; the case is invalid with it
