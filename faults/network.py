@@ -113,6 +113,7 @@ class Cut(Fault):
                 what=f"{self}, which was undone, to be gone",
                 failure=HarnessError,
                 hint=self._drop_rules,
+                for_kafka=False,
             )
             checked = [peer.spec.name for peer in self._running_peers()]
             self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=checked)

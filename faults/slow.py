@@ -95,6 +95,7 @@ class Slower(SlowVolume):
             timeout_s=_FAST_WITHIN_S,
             what=f"a synced write to {self.log_dir} to take at most {at_most_s:.3f} s before the fault",
             failure=FaultNotProven,
+            for_kafka=False,
         )
         self._group.limit(self.writes_per_s)
 
@@ -126,6 +127,7 @@ class Slower(SlowVolume):
             what=f"a synced write to {self.log_dir} to take {self.least_s:.3f} s with the limit, was "
             f"{self._before_s:.3f} s",
             failure=FaultNotProven,
+            for_kafka=False,
         )
         times = now_s / self._before_s if self._before_s else 0.0
         return f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s: {times:,.0f} times as long"

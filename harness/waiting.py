@@ -5,6 +5,7 @@ It does not use tenacity, which neither keeps the last value nor watches a proce
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,13 +25,35 @@ NOTED_AFTER_S = 1.0
 """Seconds after which a wait is in the journal. Most waits are shorter."""
 
 
+class _Awaited(threading.local):
+    """The seconds that each thread has waited for Kafka."""
+
+    seconds = 0.0
+
+
+_awaited = _Awaited()
+
+
+def awaited_s() -> float:
+    """Return the seconds that this thread has waited for Kafka so far.
+
+    A wait counts until the observation that ends it begins, because that observation is the harness's own work. The
+    observations before it count: Kafka was not yet done. A wait within a wait does not count twice.
+    """
+    return _awaited.seconds
+
+
 def let_pass(seconds: float, *, since: float | None = None) -> None:
     """Sleep until this much time has passed; only where the time itself is wanted, such as a pause of a given length.
+
+    The sleep counts in :func:`awaited_s`: a session expires, or a fault lasts.
 
     :param since: an instant on the monotonic clock; None is now
     """
     start = time.monotonic() if since is None else since
-    time.sleep(max(0.0, start + seconds - time.monotonic()))
+    left_s = max(0.0, start + seconds - time.monotonic())
+    _awaited.seconds += left_s
+    time.sleep(left_s)
 
 
 def await_until(
@@ -44,6 +67,7 @@ def await_until(
     watch: Callable[[], object] | None = None,
     failure: Callable[[str], JbodError] = AwaitTimeout,
     hint: str | Callable[[], str] = "",
+    for_kafka: bool = True,
 ) -> T:
     """Call ``observe`` until ``until`` is true of its value, and return that value.
 
@@ -62,16 +86,20 @@ def await_until(
         :class:`~harness.errors.PromiseBroken` for what Kafka promises under a fault, and
         :meth:`harness.cluster.own_part.OwnPart.undone` for what it must do by itself
     :param hint: where to look next, appended to the error; a function is called after the wait
+    :param for_kafka: whether Kafka must do what is awaited, so that the wait counts in :func:`awaited_s`
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
     """
     deadline = Deadline(timeout_s)
+    start, before_s = time.monotonic(), _awaited.seconds
     last: object = "nothing seen yet"
     noted = False
     try:
         while True:
             began, answered = time.monotonic(), False
+            if for_kafka:
+                _awaited.seconds = before_s + began - start
             if watch is not None:
                 watch()
             try:
@@ -83,6 +111,8 @@ def await_until(
                     return value
                 last, answered = value, True
             if (crowding := deadline.passed()) is not None:
+                if for_kafka:
+                    _awaited.seconds = before_s + time.monotonic() - start
                 break
             if not noted and deadline.waited_s > NOTED_AFTER_S:
                 noted = True

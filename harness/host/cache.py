@@ -100,7 +100,7 @@ def locked(path: Path) -> Iterator[None]:
         return HarnessError(f"another process has held {path} for {LOCK_S:.0f} s; fuser -v names it")
 
     try:
-        await_until(taken, timeout_s=LOCK_S, what=f"the lock {path}", failure=given_up)
+        await_until(taken, timeout_s=LOCK_S, what=f"the lock {path}", failure=given_up, for_kafka=False)
         yield
     finally:
         os.close(descriptor)

@@ -355,6 +355,7 @@ def remove_run(run: str, address: str | None = None) -> None:
         timeout_s=_REMOVAL_S,
         what=f"the engine to remove all that it has of {run}",
         failure=EnvironmentLacks,
+        for_kafka=False,
     )
 
 

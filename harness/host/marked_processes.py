@@ -44,5 +44,5 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
     environment = process.environ()
     if not environment and process.ppid() == os.getpid():
         with contextlib.suppress(AwaitTimeout):
-            environment = await_until(process.environ, timeout_s=_EXEC_S, what="a program to begin")
+            environment = await_until(process.environ, timeout_s=_EXEC_S, what="a program to begin", for_kafka=False)
     return environment

@@ -72,6 +72,7 @@ def _undo_processes(mark: str) -> None:
         lambda alive: not alive,
         timeout_s=_KILL_WAIT_S,
         what="killed processes to end",
+        for_kafka=False,
     )
 
 
@@ -131,7 +132,7 @@ def _undo_mount(path: str) -> None:
     """
     while is_mounted(Path(path)):
         with suppress(AwaitTimeout):
-            await_until(lambda: unmount(Path(path)), timeout_s=_UNMOUNT_WAIT_S, what=f"{path} to be unmounted")
+            await_until(lambda: unmount(Path(path)), timeout_s=_UNMOUNT_WAIT_S, what=f"{path} to be unmounted", for_kafka=False)
             continue
         subprocess.run(["umount", "--lazy", path], check=True, capture_output=True, text=True)
 

@@ -32,6 +32,7 @@ from harness.measure.errors_logged import ErrorGroup
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.deviation import NotedDeviation
 from harness.runner.outside import selector_of
+from harness.waiting import awaited_s
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
 _SHORT_CASE_BYTES = 4 << 20
@@ -86,7 +87,9 @@ class Case:
     kept: Sequence[str] = ()
     crowding: CrowdedTime | None = None
     _phases_s: dict[str, float] = field(default_factory=dict)
+    _awaited_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
+    _awaited_before: float = field(default_factory=awaited_s)
     _began: float = field(default_factory=time.monotonic)
     _crowding: CrowdingWatch = field(default_factory=CrowdingWatch)
 
@@ -156,9 +159,11 @@ class Case:
         )
 
     def enter(self, phase: str) -> None:
-        """Enter a phase. The seconds in each phase are added up."""
+        """Enter a phase. The seconds in each phase are added up, and those in which Kafka was awaited."""
         self._phases_s[self.phase] = self._phases_s.get(self.phase, 0.0) + time.monotonic() - self._since
         self._since = time.monotonic()
+        self._awaited_s[self.phase] = self._awaited_s.get(self.phase, 0.0) + awaited_s() - self._awaited_before
+        self._awaited_before = awaited_s()
         if phase != self.phase:
             self.phase = phase
             self.journal.write("phase", phase=phase)
@@ -183,6 +188,11 @@ class Case:
         self.enter(self.phase)
         return {name: self._phases_s.get(name, 0.0) for name in PHASES}
 
+    def awaited_s(self) -> dict[str, float]:
+        """Return the seconds of each phase so far in which the case waited for Kafka."""
+        self.enter(self.phase)
+        return {name: self._awaited_s.get(name, 0.0) for name in PHASES}
+
     def duration_s(self) -> float:
         """Return the seconds since the case began."""
         return time.monotonic() - self._began
@@ -205,6 +215,7 @@ class Case:
             ended_at=now().isoformat(),
             outcome={"verdict": verdict, "reason": reason},
             phases_s=self.phases_s(),
+            awaited_s=self.awaited_s(),
             faults=[each.to_json() for each in faults],
             deviations=[each.to_json() for each in deviations],
             measured=self.measured,

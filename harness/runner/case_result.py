@@ -28,6 +28,7 @@ class CaseResult:
     """The result of a case; an entry of ``scenarios`` in ``--json``. The defaults are those of a case that never began.
 
     :ivar kept: lines that say how to reach the cluster, if it was kept
+    :ivar awaited_s: of the seconds of each phase, those in which the case waited for Kafka; empty in older files
     :ivar served: the cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)
     :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
     :ivar crowding: how crowded the machine was; None if the run folder could not be written
@@ -42,6 +43,7 @@ class CaseResult:
     duration_s: float = 0.0
     run_dir: Path | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    awaited_s: Mapping[str, float] = field(default_factory=dict)
     faults: Sequence[FaultCosts] = ()
     deviations: Sequence[NotedDeviation] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class CaseResult:
             "duration_s": round(self.duration_s, 3),
             "run_dir": str(self.run_dir) if self.run_dir else None,
             "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
+            "awaited_s": {name: round(seconds, 3) for name, seconds in self.awaited_s.items()},
             "faults": [each.to_json() for each in self.faults],
             "rerun": self.rerun,
         }
@@ -118,6 +121,7 @@ class CaseResult:
             faults=[FaultCosts.from_json(each) for each in entry["faults"]],
             rerun=entry["rerun"],
             deviations=[NotedDeviation.from_json(each) for each in entry.get("deviations", ())],
+            awaited_s=entry.get("awaited_s", {}),
             measured=entry.get("measured", {}),
             kept=entry.get("kept", ()),
             served=entry.get("served", ()),

@@ -128,6 +128,7 @@ class OpenCase:
             duration_s=case.duration_s(),
             run_dir=case.run_dir,
             phases_s=case.phases_s(),
+            awaited_s=case.awaited_s(),
             faults=faults,
             deviations=deviations,
             measured=case.measured,

@@ -133,6 +133,7 @@ class Pair:
             watch=self.check,
             failure=lambda message: PipelineError(message) if self._not_started() else NotServed(message),
             hint=self._why_not_ready,
+            for_kafka=False,  # most of it is the start of Spark's tasks
         )
 
     def start_readers(self) -> None:
@@ -187,6 +188,7 @@ class Pair:
             watch=self.check,
             failure=failure,
             hint=self._standing_still,
+            for_kafka=False,  # the harness chooses how much load it waits for
         )
 
     def await_progress(self, after: datetime, timeout_s: float = PROGRESS_S, *, records: int = 120) -> Progress:

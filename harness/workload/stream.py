@@ -122,6 +122,7 @@ class StreamReader:
             what=f"the stream {self.name} to read {WARM_BATCHES} batches of {self._spec.topic}",
             watch=self.check,
             failure=PipelineError,
+            for_kafka=False,
         )
 
     def read_end(self, partition: int) -> int:

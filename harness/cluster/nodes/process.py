@@ -192,7 +192,7 @@ class ProcessNode(JvmNode):
     def _await_paused(self) -> None:
         """Wait for the kernel, which stops a process's threads one by one after kill(2) has returned."""
         with contextlib.suppress(AwaitTimeout):
-            await_until(self.is_paused, timeout_s=1.0, what=f"{self.spec.name} to stop")
+            await_until(self.is_paused, timeout_s=1.0, what=f"{self.spec.name} to stop", for_kafka=False)
 
     def _send(self, signum: signal.Signals) -> None:
         assert self._process is not None
