@@ -51,9 +51,9 @@ def let_pass(seconds: float, *, since: float | None = None) -> None:
     :param since: an instant on the monotonic clock; None is now
     """
     start = time.monotonic() if since is None else since
-    left_s = max(0.0, start + seconds - time.monotonic())
-    _awaited.seconds += left_s
-    time.sleep(left_s)
+    began = time.monotonic()
+    time.sleep(max(0.0, start + seconds - began))
+    _awaited.seconds += time.monotonic() - began
 
 
 def await_until(

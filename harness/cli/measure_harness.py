@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.shared import BUILD_OPTIONS, JSON_FILE, note, out, with_options
-from harness.errors import EXIT_VALID
+from harness.bench.figures import QUICK, Figure, Part, exit_code, tally
+from harness.cli.shared import BUILD_OPTIONS, JSON_FILE, collect, note, out, say, where, with_options
 from harness.host import undo
+from harness.runner.subrun import arguments_of
+from harness.runner.suite_kinds import not_asked, suite_of
 
-if TYPE_CHECKING:  # this import would load Spark for every command
-    from harness.bench.start import Starts
+_COLORS = {"reached": "green", "missed": "bold red", "skipped": "yellow", "not shown": "yellow"}
 
 
 @click.command()
 @with_options(BUILD_OPTIONS)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([part.value for part in Part]),
+    help="Measure this part; repeatable. Default: all but all-suites, which takes as long as a night's fixed suites.",
+)
 @click.option(
     "--rounds",
     default=3,
@@ -33,53 +42,76 @@ if TYPE_CHECKING:  # this import would load Spark for every command
     type=click.IntRange(1000),
     help="Records of the pair in each round.",
 )
-@click.option("--records", default=10_000_000, show_default=True, type=click.IntRange(1), help="Records for the judge.")
+@click.option(
+    "--records",
+    default=(20_000_000,),
+    show_default=True,
+    multiple=True,
+    type=click.IntRange(1),
+    help="Records of a history for the judge; repeatable.",
+)
 @JSON_FILE
-def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, **options: str | None) -> int:
-    """Measure the harness: the pair's throughput against Kafka's verifiable clients, the start of containers against
-    that of processes, and the judge's records a second."""
-    from harness.bench.bench import run_bench
+def bench(
+    only: tuple[str, ...],
+    rounds: int,
+    pair_records: int,
+    records: tuple[int, ...],
+    json_file: Path | None,
+    **options: str | None,
+) -> int:
+    """Measure the harness, and compare each figure with its goal.
+
+    suite: kafkatest-parity, and the harness's own share of its cases. pair: the pair's throughput against Kafka's
+    verifiable clients. starts: the start of containers against that of processes. judge: all kinds against DuckDB with
+    three. all-suites: all suites that say something about a release.
+
+    A missed goal does not change the exit code. Exit code 2: something could not be measured.
+    """
+    from harness.bench.parts import Plan, measure  # loads Spark
     from harness.kafka.builds import BuildOptions, Builds
     from harness.runner.case import check_json_file
 
     check_json_file(json_file)
     undo.clean(note)
     builds = Builds.choose(BuildOptions(**options))
-    found = run_bench(builds, rounds=rounds, pair_records=pair_records, judge_records=records, say=note)
-    table = Table("the pair beside VerifiableProducer and -Consumer", "Kafka's, records/s", "ours", "ratio")
-    for number, each in enumerate(found.pair, 1):
-        table.add_row(f"round {number}", f"{each.kafkas:,.0f}", f"{each.ours:,.0f}", f"{each.ratio:.2f}")
-    if (ratio := found.ratio()) is not None:
-        table.add_row("median", "", "", f"{ratio:.2f}", style="bold")
-        out.print(table)
-    tell_starts(found.starts)
-    table = Table("the judge, all kinds on", "rows", "seconds", "records/s", "peak memory, all processes")
-    for judged in found.judged:
-        table.add_row(
-            f"{judged.records:,} records",
-            f"{judged.rows:,}",
-            f"{judged.seconds:.2f}",
-            f"{judged.records_per_s:,}",
-            f"{judged.peak_mb:,} MB",
-        )
-    out.print(table)
+    arguments = arguments_of(options)
+    parts = [part for part in Part if part in only] or QUICK
+    plan = Plan(
+        parts=parts,
+        rounds=rounds,
+        pair_records=pair_records,
+        judge_records=records,
+        build_arguments=arguments,
+        all_suites=_release_suites(arguments) if Part.ALL_SUITES in parts else (),
+    )
+    found = measure(builds, plan, note)
+    tell_figures(found.figures)
+    say(tally(found.figures))
+    code = exit_code(found.figures)
     if json_file:
-        json_file.write_text(found.to_json())
-    return EXIT_VALID
+        content = {
+            "schema": 1,
+            "exit_code": code,
+            "cores": _cores(),
+            "figures": [each.to_json() for each in found.figures],
+        }
+        json_file.write_text(json.dumps(content | dict(found.details), indent=2) + "\n")
+    return code
 
 
-def tell_starts(starts: Starts) -> None:
-    """Print the cluster starts: each round, the median of each mode against the limit, or why there are none."""
-    from harness.bench.start import LIMIT
-
-    if starts.skipped:
-        out.print(Text(f"three brokers ready: SKIPPED in containers: {starts.skipped}"))
-    if not starts.rounds:
-        return
-    table = Table("three brokers ready", "processes, s", "containers, s", f"ratio, {LIMIT} at most")
-    for each in starts.rounds:
-        table.add_row(str(each.mode), f"{each.process_s:.2f}", f"{each.container_s:.2f}", f"{each.ratio:.2f}")
-    for mode, ratio in starts.ratios.items():
-        over = f", over {LIMIT}" if mode in starts.over else ""
-        table.add_row(f"{mode}, median", "", "", f"{ratio:.2f}{over}", style="bold")
+def tell_figures(figures: Sequence[Figure]) -> None:
+    """Print the table: a row for each figure."""
+    table = Table(f"on {_cores()} cores", "measured", "goal", "load, 1 min", "", header_style="bold")
+    for each in figures:
+        table.add_row(*map(Text, each.row()), style=_COLORS.get(each.state))
     out.print(table)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _release_suites(arguments: Sequence[str]) -> list[str]:
+    """Return the suites that a qualification runs, without those that these builds cannot run."""
+    suites = dict.fromkeys(suite_of(case.id) for case in collect(*where(()), *arguments).cases)
+    return [suite for suite in suites if suite not in not_asked("process")]

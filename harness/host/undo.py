@@ -132,7 +132,9 @@ def _undo_mount(path: str) -> None:
     """
     while is_mounted(Path(path)):
         with suppress(AwaitTimeout):
-            await_until(lambda: unmount(Path(path)), timeout_s=_UNMOUNT_WAIT_S, what=f"{path} to be unmounted", for_kafka=False)
+            await_until(
+                lambda: unmount(Path(path)), timeout_s=_UNMOUNT_WAIT_S, what=f"{path} to be unmounted", for_kafka=False
+            )
             continue
         subprocess.run(["umount", "--lazy", path], check=True, capture_output=True, text=True)
 

@@ -176,6 +176,7 @@ INPUTS = [
     ("bisect kip-36 --good 3.7.0 --bad 3.9.2 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
     ("qualify --candidate 4.3.1 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
     ("bench --rounds -1", EXIT_USAGE, "-1 is not in the range"),
+    ("bench --only cases", EXIT_USAGE, "'cases' is not one of"),
     ("bench --json HERE/nowhere/out.json", EXIT_USAGE, "there is no folder HERE/nowhere"),
     ("cluster up --brokers -1", EXIT_USAGE, "-1 is not in the range"),
     ("cluster down nowhere", EXIT_USAGE, "no cluster 'nowhere' is running"),

@@ -34,12 +34,15 @@ def test_a_case_records_jbod_and_crowding_and_has_its_outcome_first(tmp_path: Pa
         CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x"), tmp_path, ["jbod", "run"]
     )
     let_pass(0.6)  # two samples
+    case.enter("judge")
     case.end("valid", "", (), (), ())
     content = json.loads((case.run_dir / "run.json").read_text())
     assert content["jbod"] == {"version": own_version(), "revision": own_revision()}
     assert content["crowding"]["per_core_max"] >= content["crowding"]["per_core_mean"] > 0
     assert content["crowding"]["lateness_max"] >= content["crowding"]["lateness_mean"] > 0
     assert content["jobs"] == 1
+    assert 0.59 < content["awaited_s"]["boot"] <= content["phases_s"]["boot"]
+    assert content["awaited_s"]["judge"] == 0
     names = list(content)
     assert names.index("outcome") < min(names.index(other) for other in ("argv", "host", "seed"))
 

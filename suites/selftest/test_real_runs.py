@@ -46,6 +46,11 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_the_json_tells_what_each_fault_cost(green: Result) -> None:
     assert (green["id"], green["verdict"]) == (CASE, "valid")
     assert set(green["phases_s"]) == {"boot", "load", "fault", "recover", "drain", "judge", "teardown"}
+    for phase, awaited_s in green["awaited_s"].items():
+        assert 0 <= awaited_s <= green["phases_s"][phase], phase
+    assert green["awaited_s"]["boot"] > 0
+    assert green["awaited_s"]["fault"] > 0
+    assert green["awaited_s"]["judge"] == 0
     log_dir, *killed = green["faults"]
     assert log_dir["name"] == "chmod_000"
     assert [fault["name"] for fault in killed] == ["broker_killed", "broker_killed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from harness.crowding import PATIENCE
 from harness.errors import AwaitTimeout, Inconclusive, NodeDied, PromiseBroken, ToolFailed
 from harness.events import Note
 from harness.journal import Journal
-from harness.waiting import NOTED_AFTER_S, await_until
+from harness.waiting import NOTED_AFTER_S, await_until, awaited_s, let_pass
 
 
 def test_it_returns_the_value_that_it_saw() -> None:
@@ -84,6 +85,57 @@ def test_a_dead_broker_ends_the_wait_at_once() -> None:
 
     with pytest.raises(NodeDied):
         await_until(lambda: False, timeout_s=60, what="anything", watch=watch)
+
+
+class Looks:
+    """An observation that takes a tenth of a second and is right from the nth time on; keeps when each began."""
+
+    def __init__(self, right_from: int) -> None:
+        self.began: list[float] = []
+        self._right_from = right_from
+
+    def __call__(self) -> bool:
+        self.began.append(time.monotonic())
+        while time.monotonic() < self.began[-1] + 0.1:
+            pass
+        return len(self.began) >= self._right_from
+
+
+def test_a_wait_for_kafka_counts_until_the_observation_that_ends_it() -> None:
+    before_s, start, looks = awaited_s(), time.monotonic(), Looks(3)
+    await_until(looks, timeout_s=60, what="the third look")
+    assert looks.began[2] - looks.began[0] - 0.1 < awaited_s() - before_s <= looks.began[2] - start
+
+
+def test_what_is_right_at_once_was_not_awaited() -> None:
+    before_s, start, looks = awaited_s(), time.monotonic(), Looks(1)
+    await_until(looks, timeout_s=60, what="the first look")
+    assert awaited_s() - before_s <= looks.began[0] - start
+
+
+def test_a_wait_within_a_wait_counts_once() -> None:
+    before_s, start, looks = awaited_s(), time.monotonic(), Looks(2)
+
+    def outer() -> bool:
+        await_until(lambda: time.monotonic() > start + 0.2, timeout_s=60, what="a moment")
+        return looks()
+
+    await_until(outer, timeout_s=60, what="the second look")
+    assert 0.2 <= awaited_s() - before_s <= looks.began[1] - start
+
+
+def test_a_time_out_and_a_pause_count_and_other_waits_do_not() -> None:
+    before_s = awaited_s()
+    with pytest.raises(AwaitTimeout):
+        await_until(lambda: False, timeout_s=0.2, what="nothing")
+    let_pass(0.1)
+    waited_s = awaited_s() - before_s
+    assert waited_s > 0.29
+    await_until(Looks(2), timeout_s=60, what="a lock", for_kafka=False)
+    other = threading.Thread(target=let_pass, args=(0.1,))  # of a watcher, for example
+    other.start()
+    other.join()
+    assert awaited_s() - before_s == waited_s
 
 
 @pytest.fixture(scope="module")
