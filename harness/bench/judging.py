@@ -31,7 +31,7 @@ RATIO_FROM = 20_000_000
 RATE = 1_500_000
 RATE_FROM = 100_000_000
 MEMORY_MB = 3 << 10
-WITHOUT_DUCKDB = "DuckDB is not installed; in a checkout: pip install -e '.[bench]'"
+WITHOUT_DUCKDB = "DuckDB is not installed; in a checkout of jbod: pip install -e '.[bench]'"
 _DUCKDB_S = 3600.0
 
 
