@@ -20,6 +20,7 @@ from harness.bench.start import LIMIT, Starts, compare_starts
 from harness.bench.suite_speed import ALL_GOALS, PARITY, PARITY_GOALS, SpeedGoals, measure_suites
 from harness.bench.throughput import Round, compare
 from harness.cluster.cluster import boot
+from harness.cluster.fast_starts import prepare_fast_starts
 from harness.cluster.spec import ClusterSpec
 from harness.host.cache import cache_dir
 from harness.host.undo import workspace
@@ -27,6 +28,7 @@ from harness.journal import Journal
 from harness.kafka.builds import Builds
 from harness.kafka.distribution import spark_kafka_jars
 from harness.spark.session import SparkHandle, end_spark
+from harness.workload.spark_archive import prepare_spark_archive
 from harness.workload.warm_up import warm_up
 
 Say = Callable[[str], None]
@@ -74,9 +76,11 @@ def _measure(part: Part, builds: Builds, plan: Plan, scratch: Path, say: Say) ->
     no_goals = SpeedGoals()
     match part:
         case Part.SUITE:
+            _prepare(builds, say)
             goals = no_goals if plan.build_arguments else PARITY_GOALS
             return measure_suites(part, [PARITY, *plan.build_arguments], goals, say)
         case Part.ALL_SUITES:
+            _prepare(builds, say)
             goals = no_goals if plan.build_arguments else ALL_GOALS
             return measure_suites(part, [*plan.all_suites, *plan.build_arguments], goals, say)
         case Part.JUDGE:
@@ -85,6 +89,13 @@ def _measure(part: Part, builds: Builds, plan: Plan, scratch: Path, say: Say) ->
             return _measure_pair(builds, scratch, plan, say) if plan.rounds else Measured()
         case Part.STARTS:
             return _measure_starts(builds, scratch, plan, say) if plan.rounds else Measured()
+
+
+def _prepare(builds: Builds, say: Say) -> None:
+    """Make what the first run in a new environment makes once, so that it is not measured: builds, class data."""
+    for mode in builds.modes():
+        prepare_fast_starts(builds.of(mode, say), mode, "process", say)
+    prepare_spark_archive(spark_kafka_jars(cache_dir(), say=say), say)
 
 
 def _measure_pair(builds: Builds, scratch: Path, plan: Plan, say: Say) -> Measured:
