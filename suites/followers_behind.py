@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -36,6 +36,7 @@ _KNOWN_AFTER_S = 10.0
 """Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
 _LEAST_S = 0.3
 """Seconds that followers are held at least, so that an ack or a read that comes too early has the time to arrive."""
+_TRIES = 4
 _AHEAD_S = 1.0
 """Seconds that a leader gets to append something: the producer sends ten batches a second."""
 
@@ -97,12 +98,25 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
     if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
         yield
         return
-    hold = _Hold(sorted(followers, key=lambda broker: broker.id))
+    hold = _hold(sorted(followers, key=lambda broker: broker.id), lambda: _is_any_ahead(led, theirs))
     try:
         _get_ahead(led, theirs, hold)
         yield
     finally:
         hold.end()
+
+
+def _hold(followers: Sequence[Broker], is_ahead: Callable[[], bool]) -> _Hold:
+    """Hold the followers at a moment when they have all that the leaders have, if there is one in a few tries.
+
+    A leader that waits for its followers already reads no request of the producer, so nothing would be sent meanwhile.
+    """
+    for _ in range(_TRIES):
+        hold = _Hold(followers)
+        if not is_ahead():
+            return hold
+        hold.end()
+    return _Hold(followers)
 
 
 def _hit(faults: Sequence[Fault], partition: Partition) -> LogDir | None:
@@ -123,8 +137,7 @@ def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Seque
     held = {log_dir.broker.id for log_dirs in theirs.values() for log_dir in log_dirs}
 
     def ahead_for_long() -> bool:
-        is_ahead = any(_is_ahead(partition, log_dir, theirs) for partition, log_dir in led.items())
-        return is_ahead and time.monotonic() - began >= _LEAST_S
+        return _is_any_ahead(led, theirs) and time.monotonic() - began >= _LEAST_S
 
     ahead = True
     try:
@@ -155,10 +168,13 @@ def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Seque
         )
 
 
-def _is_ahead(partition: Partition, log_dir: LogDir, theirs: Mapping[Partition, Sequence[LogDir]]) -> bool:
-    """Whether the leader has bytes that no held follower has."""
-    most = max((_written(partition, each) for each in theirs[partition]), default=None)
-    return most is not None and _written(partition, log_dir) > most
+def _is_any_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]]) -> bool:
+    """Whether a leader has bytes that none of the followers has."""
+    return any(
+        _written(partition, log_dir) > max(_written(partition, each) for each in theirs[partition])
+        for partition, log_dir in led.items()
+        if theirs[partition]
+    )
 
 
 def _written(partition: Partition, log_dir: LogDir) -> int:
