@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ _KNOWN_AFTER_S = 10.0
 """Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
 _LEAST_S = 0.3
 """Seconds that followers are held at least, so that an ack or a read that comes too early has the time to arrive."""
-_TRIES = 4
+_TRIES = 3
 _AHEAD_S = 1.0
 """Seconds that a leader gets to append something: the producer sends ten batches a second."""
 
@@ -85,7 +85,7 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
     """Inside the block, leaders of the topic that the faults will hit have records that their followers do not have.
 
     Where the faults hit no leader, or no follower can be held, this does nothing. A leader that gets no records in time
-    is noted in the journal (``followers.held`` with ``ahead`` false). The block comes all the same.
+    is noted in the journal (``followers.held`` with ``ahead`` false); the block comes all the same.
     """
     led = {partition: log_dir for partition in topic.partitions if (log_dir := _hit(faults, partition))}
     hit = {fault.broker for fault in faults} | {log_dir.broker for log_dir in led.values()}
@@ -98,7 +98,7 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
     if not followers or topic.cluster.spec.combined:  # a paused combined node is a controller less
         yield
         return
-    hold = _hold(sorted(followers, key=lambda broker: broker.id), lambda: _is_any_ahead(led, theirs))
+    hold = _hold_behind(led, theirs, sorted(followers, key=lambda broker: broker.id))
     try:
         _get_ahead(led, theirs, hold)
         yield
@@ -106,16 +106,22 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
         hold.end()
 
 
-def _hold(followers: Sequence[Broker], is_ahead: Callable[[], bool]) -> _Hold:
-    """Hold the followers at a moment when they have all that the leaders have, if there is one in a few tries.
+def _hold_behind(
+    led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], followers: Sequence[Broker]
+) -> _Hold:
+    """Hold the followers, at a moment when they have all that the leaders have, if there is one in a few tries.
 
     A leader that waits for its followers already reads no request of the producer, so nothing would be sent meanwhile.
     """
     for _ in range(_TRIES):
         hold = _Hold(followers)
-        if not is_ahead():
+        if not _is_any_ahead(led, theirs):
             return hold
         hold.end()
+        with suppress(AwaitTimeout):
+            await_until(
+                lambda: not _is_any_ahead(led, theirs), timeout_s=_AHEAD_S, what="the followers to have every record"
+            )
     return _Hold(followers)
 
 
