@@ -38,6 +38,10 @@ Source = Literal["maven", "home", "tarball"]
 # Jars that are left out of the class path, as by bin/kafka-run-class.sh.
 NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
 _SUMS = "build.json"
+
+MUTANT_JAR = "0-jbod-mutant.jar"
+"""The jar with the changed classes of a mutant (:mod:`suites.mutants`). By its name, it comes first."""
+_MUTANT_ID = "META-INF/jbod-mutant"
 _PROBE_S = 10.0
 
 # pyspark's version; its Kafka connector needs exactly these jars beyond those in pyspark.
@@ -90,6 +94,18 @@ class Distribution:
         (``-Dlog4j.configuration``).
         """
         return any(jar.name.startswith("log4j-core-") for jar in self.class_path)
+
+    @property
+    def mutant(self) -> str | None:
+        """The id of the mutant in this build (:data:`MUTANT_JAR`); None if it is as Kafka made it."""
+        first = self.class_path[0]
+        if first.name != MUTANT_JAR:
+            return None
+        try:
+            with zipfile.ZipFile(first) as jar:
+                return jar.read(_MUTANT_ID).decode()
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise DistributionError(f"{first} doesn't say which mutant it is: {error}") from error
 
     def to_json(self) -> dict[str, object]:
         """The build as run.json records it."""
