@@ -79,12 +79,12 @@ final class Bytecode implements Opcode {
             if (loaded != null && text(loaded).equals(wanted)) {
                 places.add(new int[] {at, code.lookAhead() - at});
             } else if (loaded != null) {
-                others.add(text(loaded));
+                others.add(text(loaded).substring(2));
             }
         }
         String nth = change.get("nth");
         if (places.isEmpty() || nth != null && places.size() < Integer.parseInt(nth)) {
-            throw new IllegalArgumentException(method.getName() + " loads " + wanted + " " + places.size()
+            throw new IllegalArgumentException(method.getName() + " loads " + wanted.substring(2) + " " + places.size()
                 + " times; it loads also " + String.join(", ", others));
         }
         // From the last to the first, so that an insertion moves no place that is still to come.
