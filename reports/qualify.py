@@ -24,6 +24,7 @@ from harness.runner.qualifying import (
     Side,
     Wanted,
     cases_of,
+    check_no_mutant,
     check_same_build,
     run_sides,
     run_too_seldom,
@@ -89,6 +90,7 @@ def qualify(
     sides = [side(name, build, out / name, mode, backend) for name, build in builds]
     check_json_file(json_file)
     for each in sides:
+        check_no_mutant(each)
         check_runs_dir(each.runs_dir)
         check_same_build(each)
     selected = {each.name: cases_of(each, selector) for each in sides}

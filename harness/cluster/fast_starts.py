@@ -25,11 +25,14 @@ from harness.kafka.versions import Mode
 def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> bool:
     """Make the class data archive for this build, mode and backend if it does not exist; returns whether it exists.
 
-    A failure only makes starts slower, so it goes to ``say``.
+    A mutant has none: it runs few cases, and the archive would cost as much as it saves. A failure only makes starts
+    slower, so it goes to ``say``.
 
     :raises EnvironmentLacks: the machine does not have the backend
     """
     runtime = backend_kind(backend).runtime(distribution, mode, say)
+    if distribution.mutant is not None:
+        return False
 
     def make(folder: Path) -> None:
         say("preparing fast starts, once for this build, mode and Java")

@@ -30,6 +30,7 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 from harness.measure.errors_logged import ErrorGroup
 from harness.measure.fault_costs import FaultCosts
+from harness.measure.interference import Interference, mutant_in
 from harness.runner.deviation import NotedDeviation
 from harness.runner.outside import selector_of
 from harness.waiting import awaited_s
@@ -74,6 +75,8 @@ class Case:
     :ivar measured: figures of the scenario by name; they do not affect the verdict
     :ivar kept: lines that say how to reach the cluster, if it was kept
     :ivar crowding: how crowded the machine was; None before the end
+    :ivar mutant: the id of the mutant in its build; None if the build is as Kafka made it
+    :ivar interference: what was changed inside the brokers; empty before the end
     """
 
     id: CaseId
@@ -86,6 +89,8 @@ class Case:
     measured: dict[str, float] = field(default_factory=dict)
     kept: Sequence[str] = ()
     crowding: CrowdedTime | None = None
+    mutant: str | None = None
+    interference: Sequence[Interference] = ()
     _phases_s: dict[str, float] = field(default_factory=dict)
     _awaited_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
@@ -145,7 +150,9 @@ class Case:
 
     def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
         """Add the build with its checksum and the cluster's shape to run.json."""
+        self.mutant = distribution.mutant
         self.record(
+            **self._interference(),
             kafka=distribution.to_json(),
             backend=spec.backend,
             cluster={
@@ -157,6 +164,12 @@ class Case:
             },
             overrides=dict(spec.overrides),
         )
+
+    def _interference(self) -> dict[str, object]:
+        """The field of run.json for a case in which something was changed inside the brokers; empty for all others."""
+        if self.mutant is not None:
+            self.interference = (mutant_in(self.run_dir, self.mutant),)
+        return {"interference": [asdict(each) for each in self.interference]} if self.interference else {}
 
     def enter(self, phase: str) -> None:
         """Enter a phase. The seconds in each phase are added up, and those in which Kafka was awaited."""
@@ -221,6 +234,7 @@ class Case:
             measured=self.measured,
             crowding=asdict(self.crowding),
             errors_logged=[asdict(each) for each in errors],
+            **self._interference(),
         )
         self.journal.close()
 

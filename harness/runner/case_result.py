@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.crowding import PATIENCE, CrowdedTime
 from harness.measure.fault_costs import FaultCosts
+from harness.measure.interference import Interference
 from harness.runner.case import CaseId, Outcome
 from harness.runner.deviation import NotedDeviation
 from harness.waiting import CROWDED, TOO_SLOW
@@ -32,6 +33,7 @@ class CaseResult:
     :ivar served: the cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)
     :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
     :ivar crowding: how crowded the machine was; None if the run folder could not be written
+    :ivar interference: what was held, thrown or changed inside the brokers
     """
 
     case: CaseId
@@ -51,6 +53,12 @@ class CaseResult:
     served: Sequence[str] = ()
     sha256: str = ""
     crowding: CrowdedTime | None = None
+    interference: Sequence[Interference] = ()
+
+    @property
+    def is_of_mutant(self) -> bool:
+        """Whether the build had a defect on purpose, so that the case says nothing about Kafka."""
+        return any(each.kind == "mutant" for each in self.interference)
 
     @property
     def is_crowded(self) -> bool:
@@ -103,6 +111,7 @@ class CaseResult:
             "deviations": deviations,
             "crowding": asdict(self.crowding) if self.crowding else None,
             "crowded": self.is_crowded,
+            "interference": [asdict(each) for each in self.interference],
         }
         return entry | {name: value for name, value in optional.items() if value}
 
@@ -127,6 +136,7 @@ class CaseResult:
             served=entry.get("served", ()),
             sha256=entry.get("kafka_sha256", ""),
             crowding=CrowdedTime(**entry["crowding"]) if "crowding" in entry else None,
+            interference=[Interference.from_json(each) for each in entry.get("interference", ())],
             **fields,
         )
 

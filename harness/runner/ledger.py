@@ -80,8 +80,8 @@ class Entry:
 
 
 def note(runs_dir: Path, result: CaseResult) -> None:
-    """Append a case that ended, unless it was skipped. A full disk raises no error."""
-    if result.verdict == "skipped" or result.run_dir is None:
+    """Append a case that ended, unless it was skipped or its build is a mutant. A full disk raises no error."""
+    if result.verdict == "skipped" or result.run_dir is None or result.is_of_mutant:
         return
     proven = [fault for fault in result.faults if fault.proven]
     entry = Entry(

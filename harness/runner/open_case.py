@@ -136,6 +136,7 @@ class OpenCase:
             served=case.extra.get("served", ()),
             sha256=str(case.extra.get("kafka", {}).get("sha256", "")),
             crowding=case.crowding,
+            interference=case.interference,
         )
 
     def _faults(self, case: Case) -> list[FaultCosts]:

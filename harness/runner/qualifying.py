@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cluster.nodes.backends import unknown_backend
-from harness.errors import JbodError, UsageError
+from harness.errors import DistributionError, JbodError, UsageError
 from harness.kafka.builds import BuildOptions, Builds
-from harness.kafka.distribution import Distribution
+from harness.kafka.distribution import Distribution, from_home
 from harness.runner import ledger
 from harness.runner.listing import ListedScenario
 from harness.runner.outside import selector_of
@@ -104,6 +104,17 @@ def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str =
         runs_dir=runs_dir,
         reused_dir=runs_dir.with_name(f"{runs_dir.name}-reused"),
     )
+
+
+def check_no_mutant(build: Side) -> None:
+    """Check that nobody put a defect into the build.
+
+    :raises DistributionError: it is a mutant (:mod:`suites.mutants`)
+    """
+    if build.build.kafka_home and (mutant := from_home(Path(build.build.kafka_home)).mutant):
+        raise DistributionError(
+            f"the {build.name} {build.build.kafka_home} has the defect {mutant}, so it can't be qualified: name another"
+        )
 
 
 def check_same_build(build: Side) -> None:

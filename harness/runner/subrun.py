@@ -5,16 +5,20 @@ pytest and Spark support only one run in a process. The result of a run is its `
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.errors import EXIT_HARNESS, EXIT_VALID
 from harness.host.scratch import scratch
 from harness.runner.case_result import CaseResult
+
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,29 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
         code = _call(jbod_command("run", *arguments, f"--json={result}"), quiet)
         cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
     return SubRun(exit_code=code, cases=tuple(map(CaseResult.from_json, cases)))
+
+
+async def run_beside(*arguments: str) -> SubRun:
+    """Run ``jbod run`` with these arguments to its end, hidden, while other such runs go on.
+
+    If the task is cancelled, the run gets SIGTERM and cleans up.
+    """
+    with scratch("subrun") as folder:
+        result = folder / "result.json"
+        reports = (f"--junit={folder / 'junit.xml'}", f"--allure={folder / 'allure'}")
+        command = [*_DIES_WITH_US, *jbod_command("run", *arguments, *reports, f"--json={result}")]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+            raise
+        cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
+    return SubRun(exit_code=code if code >= 0 else EXIT_HARNESS, cases=tuple(map(CaseResult.from_json, cases)))
 
 
 def call_apart(*arguments: str, quiet: bool = False) -> int:
@@ -97,7 +124,7 @@ def _call(command: Sequence[str], quiet: bool) -> int:
     before = signal.signal(signal.SIGTERM, pass_on)  # `kill` reaches only this process
     try:
         out = subprocess.DEVNULL if quiet else None
-        process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], stdout=out)
+        process = subprocess.Popen([*_DIES_WITH_US, *command], stdout=out)
         started.append(process)
         for number in tuple(received):  # received while the process started
             process.send_signal(number)

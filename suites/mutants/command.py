@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
 
-from harness.cli.shared import note, say, settled
-from harness.errors import UsageError
+from harness.cli.shared import JOBS, JSON_FILE, note, say, settled
+from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID, UsageError, worst
+from harness.host import undo
 from harness.host.cache import cache_dir
+from harness.host.room import room
 from harness.kafka.distribution import from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.runner.at_once import AUTO, JobsOption, choose
+from harness.runner.case import check_json_file, check_runs_dir
+from harness.runner.results import write_json
+from suites.mutants.builds import MutatedBuild, make_builds
 from suites.mutants.checking import check as check_mutants
-from suites.mutants.mutant import chosen, panel, read_catalogue
+from suites.mutants.measuring import Measured, Measuring, measure_all
+from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue
+from suites.mutants.outcome import Outcome, score
+from suites.mutants.page import PAGE, write_matrix
 
 
 @click.command()
@@ -20,6 +34,32 @@ from suites.mutants.mutant import chosen, panel, read_catalogue
 @click.option("--panel", "only_panel", is_flag=True, help="Only the panel: few mutants, for every change of jbod.")
 @click.option("--kafka", metavar="VERSION", callback=settled, help="The builds, separated by commas.")
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    metavar="SUITE",
+    help="Run this suite, or all, on the mutants that the scenarios that should catch them did not catch.",
+)
+@click.option(
+    "--times",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="How often a case must be invalid, each time it runs, to catch a mutant.",
+)
+@JOBS
+@click.option("--seed", default=1, show_default=True, type=int, metavar="N", help="Seed of the first run of a case.")
+@click.option("--fresh", is_flag=True, help="Use no runs of an earlier measuring.")
+@click.option(
+    "--runs-dir",
+    default="reports/mutants",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where runs, results and the page go.",
+)
+@JSON_FILE
 @click.option("--check", is_flag=True, help="Only apply each mutant to each build; start no cluster.")
 @click.option("--list", "only_list", is_flag=True, help="Only list the mutants.")
 def mutants(
@@ -29,12 +69,20 @@ def mutants(
     only_panel: bool,
     kafka: str | None,
     mode: str | None,
+    suites: tuple[str, ...],
+    times: int,
+    jobs: JobsOption,
+    seed: int,
+    fresh: bool,
+    runs_dir: Path,
+    json_file: Path | None,
     check: bool,
     only_list: bool,
 ) -> int:
-    """Put one defect at a time into a build, and show which of them the suites catch.
+    """Put one defect at a time into a build of Kafka, and show which defects the suites catch.
 
-    SELECTOR is the id or the area of mutants, also a pattern such as 'acks-*'; without one, all of them run.
+    SELECTOR is the id or the area of mutants, also a pattern such as 'acks-*'; without one, all of them run. A mutant
+    runs the scenarios that should catch it, one after the other, until one did. An interrupted measuring goes on.
     """
     try:
         wanted = None if mode is None else Mode(mode)
@@ -44,9 +92,99 @@ def mutants(
     if only_list:
         for each in found:
             say(f"{each.id} ({each.area}): {each.defect}")
-        return 0
+        return EXIT_VALID if found else EXIT_NOTHING_RAN
     versions = [KafkaVersion.parse(each) for each in kafka.split(",")] if kafka else [DEFAULT_BUILDS[Mode.KRAFT]]
+    for version in versions:
+        if wanted is not None and wanted not in version.modes():
+            raise UsageError(f"Kafka {version} has no mode {wanted}")
     if check:
         builds = (from_maven(version, cache_dir(), say=note) for version in versions)
         return check_mutants(found, builds, wanted, say, note)
-    raise UsageError("only --check works yet")
+    check_json_file(json_file)
+    check_runs_dir(runs_dir)
+    undo.clean(note)
+    measured: list[Measured] = []
+    broken: list[MutatedBuild] = []
+    for version in versions:
+        modes = [each for each in version.modes() if wanted in (None, each)]
+        of_version, problems = _measure(version, modes, found, suites, times, jobs, seed, fresh, runs_dir.absolute())
+        measured += of_version
+        broken += problems
+    for build in broken:
+        note(f"{build.mutant.id} can't be made for {build.mode}: {build.problem}")
+    write_matrix(runs_dir / PAGE, measured)
+    _summarise(measured)
+    say(str((runs_dir / PAGE).absolute()))
+    code = worst([*([EXIT_HARNESS] if broken else []), *map(_code, measured)])
+    content = {
+        "schema": 1,
+        "exit_code": code,
+        "seed": seed,
+        "times": times,
+        "score": dict(zip(("caught", "of"), score([each.decision for each in measured]), strict=True)),
+        "outcomes": dict(Counter(str(each.decision.outcome) for each in measured)),
+        "not_made": {f"{build.mutant.id} ({build.mode})": build.problem for build in broken},
+        "mutants": [each.to_json() for each in measured],
+    }
+    return write_json(json_file, content, note)
+
+
+def _measure(
+    version: KafkaVersion,
+    modes: Sequence[Mode],
+    mutants: Sequence[Mutant],
+    suites: tuple[str, ...],
+    times: int,
+    jobs: JobsOption,
+    seed: int,
+    fresh: bool,
+    runs_dir: Path,
+) -> tuple[list[Measured], list[MutatedBuild]]:
+    """Measure the mutants of a build; return also those that can't be made."""
+    distribution = from_maven(version, cache_dir(), say=note)
+    builds = [build for build in make_builds(distribution, mutants, modes, note) if build.applies]
+    made = [build for build in builds if build.home is not None]
+    of = {
+        mode: Measuring(
+            distribution=distribution,
+            mode=mode,
+            runs_dir=runs_dir,
+            suites=suites,
+            times=times,
+            seed=seed,
+            fresh=fresh,
+            say=note,
+        )
+        for mode in modes
+    }
+    at_once = choose(room(), len(made)).count if jobs == AUTO else jobs
+    measured = asyncio.run(measure_all(of, made, at_once, lambda each: say(line(each))))
+    return measured, [build for build in builds if build.problem is not None]
+
+
+def line(measured: Measured) -> str:
+    """The result of a mutant in one line."""
+    decision = measured.decision
+    by = f" by {decision.case}" if decision.case else ""
+    after = f" after {decision.seconds:.0f} s" if decision.seconds is not None else ""
+    says = f": {decision.says}" if decision.says else ""
+    return f"{measured.build.mutant.id} · {measured.kafka} {measured.build.mode}: {decision.outcome}{by}{after}{says}"
+
+
+def _summarise(measured: Sequence[Measured]) -> None:
+    caught, of = score([each.decision for each in measured])
+    others = Counter(str(each.decision.outcome) for each in measured if each.decision.outcome is not Outcome.CAUGHT)
+    rest = "".join(f", {count} {outcome}" for outcome, count in others.items())
+    say(f"caught {caught} of {of}{f' ({caught / of:.0%})' if of else ''}{rest}")
+
+
+def _code(measured: Measured) -> int:
+    match measured.decision.outcome:
+        case Outcome.CAUGHT:
+            return EXIT_VALID
+        case Outcome.STILLBORN | Outcome.EQUIVALENT:
+            return EXIT_NOTHING_RAN
+        case Outcome.NOT_MEASURED:
+            return EXIT_HARNESS
+        case _:
+            return EXIT_INVALID

@@ -1,0 +1,195 @@
+"""Runs cases on mutants until it is clear what became of each mutant, several mutants at once."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Mode
+from harness.runner.qualifying import Wanted, cases_of, side
+from harness.runner.selection import names_of
+from harness.runner.subrun import run_beside
+from harness.runner.suite_kinds import not_asked
+from suites.mutants.builds import MutatedBuild
+from suites.mutants.outcome import BLAMED_AFTER, Decision, decide
+from suites.mutants.trial import Trial, Trials
+
+ALL = "all"
+"""The suite that is all of them, but those that a qualification leaves out."""
+_BACKEND = "process"
+_TOGETHER = 12
+"""How many unlikely cases share a run: a run starts Spark once, and a few clusters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A mutant on one build in one mode, with its trials."""
+
+    build: MutatedBuild
+    kafka: str
+    decision: Decision
+    trials: tuple[Trial, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry of ``mutants`` in ``--json``."""
+        mutant, decision = self.build.mutant, self.decision
+        return {
+            "id": mutant.id,
+            "defect": mutant.defect,
+            "promise": mutant.promise,
+            "area": mutant.area,
+            "kafka": self.kafka,
+            "mode": str(self.build.mode),
+            "outcome": str(decision.outcome),
+            "case": decision.case,
+            "seconds": decision.seconds,
+            "says": decision.says,
+            "trials": [vars(trial) for trial in self.trials],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """The measuring of mutants of one build in one mode.
+
+    :ivar suites: selectors of the cases that are tried after those that should catch a mutant
+    :ivar times: how often a case must be red
+    :ivar say: prints a line of progress
+    """
+
+    distribution: Distribution
+    mode: Mode
+    runs_dir: Path
+    suites: Sequence[str]
+    times: int
+    seed: int
+    fresh: bool
+    say: Callable[[str], None]
+    _twin_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def measure(self, build: MutatedBuild) -> Measured:
+        """Run cases on a mutant until one has caught it, or none is left."""
+        name = self._name(build)
+        if self.fresh:
+            shutil.rmtree(self.runs_dir / "runs" / name, ignore_errors=True)
+        trials = Trials(self.runs_dir / "trials" / f"{name}.json", fresh=self.fresh)
+        mutant = build.mutant
+        if not mutant.equivalent:
+            likely = dict.fromkeys(case for selector in mutant.caught_by for case in self._cases(selector))
+            rest = dict.fromkeys(case for selector in self.suites for case in self._cases(selector))
+            if not await self._any_catches(build, trials, [*likely], 1):
+                await self._any_catches(build, trials, [case for case in rest if case not in likely], _TOGETHER)
+        twins = {trial.case: trial for trial in self._twins.all}
+        return Measured(
+            build=build,
+            kafka=str(self.distribution.version),
+            decision=decide(mutant, trials.all, twins, self.times),
+            trials=tuple(trials.all),
+        )
+
+    async def _any_catches(self, build: MutatedBuild, trials: Trials, cases: Sequence[str], together: int) -> bool:
+        """Run cases until one has caught the mutant; return whether one did.
+
+        :param together: how many cases share a run, and clusters
+        """
+        for at in range(0, len(cases), together):
+            some = cases[at : at + together]
+            if new := [case for case in some if not trials.of(case)]:
+                for trial in await self._run(new, self._options(build), self.seed):
+                    trials.add(trial)
+                    self._tell(build.mutant.id, trial)
+            for case in some:
+                if await self._catches(build, trials, case):
+                    return True
+        return False
+
+    async def _catches(self, build: MutatedBuild, trials: Trials, case: str) -> bool:
+        """Run a case, which ran once, as often as needed; return whether it caught the mutant."""
+        while True:
+            runs = trials.of(case)
+            red = [trial for trial in runs if trial.is_red_for(build.mutant.reasons)]
+            if all(trial.verdict in ("valid", "skipped") for trial in runs):
+                return False
+            if (await self._twin(case)).verdict != "valid":
+                self.say(f"{build.mutant.id}: {case} is not valid on the unchanged build, so it shows nothing")
+                return False
+            if not self._goes_on(runs, len(red)):
+                return len(red) == len(runs)
+            for trial in await self._run([case], self._options(build), self.seed + len(runs)):
+                trials.add(trial)
+                self._tell(build.mutant.id, trial)
+
+    def _goes_on(self, runs: Sequence[Trial], red: int) -> bool:
+        """Whether another run of the case can change the outcome."""
+        if red == len(runs):
+            return red < self.times
+        without = all(trial.verdict in ("error", "unknown") for trial in runs)
+        return without and len(runs) < BLAMED_AFTER
+
+    def _tell(self, whose: str, trial: Trial) -> None:
+        why = f": {trial.reason}" if trial.reason else ""
+        self.say(f"{whose}: {trial.case} {trial.verdict} after {trial.duration_s:.0f} s{why[:200]}")
+
+    async def _twin(self, case: str) -> Trial:
+        """The trial of a case on the unchanged build, which runs once for all mutants."""
+        async with self._twin_locks.setdefault(case, asyncio.Lock()):
+            if not (known := self._twins.of(case)):
+                options = [f"--kafka={self.distribution.version}", f"--runs-dir={self.runs_dir / 'runs' / 'unchanged'}"]
+                known = await self._run([case], options, self.seed)
+                self._tell("unchanged build", known[0])
+                self._twins.add(known[0])
+            return known[-1]
+
+    async def _run(self, cases: Sequence[str], options: Sequence[str], seed: int) -> list[Trial]:
+        """Run cases once; a case without a result is an error."""
+        selectors = [self._wanted.selector(case) for case in cases]
+        done = await run_beside(
+            *selectors, *options, f"--mode={self.mode}", f"--seed={seed}", f"--backend={_BACKEND}", "--jobs=1"
+        )
+        ended = {result.case.id: Trial.of(result, seed) for result in done.cases}
+        reason = f"its run ended with exit code {done.exit_code} and left no result"
+        lost = Trial(case="", seed=seed, verdict="error", reason=reason)
+        return [ended.get(case, replace(lost, case=case)) for case in cases]
+
+    def _options(self, build: MutatedBuild) -> list[str]:
+        return [f"--kafka-home={build.home}", f"--runs-dir={self.runs_dir / 'runs' / self._name(build)}"]
+
+    def _name(self, build: MutatedBuild) -> str:
+        """The name of a mutant of this build in this mode, for files."""
+        assert build.home is not None
+        return f"{build.home.name}-{self.mode}"
+
+    def _cases(self, selector: str) -> list[str]:
+        """The cases that a selector names; for all suites, only those that say something about a build."""
+        if selector == ALL:
+            return [*self._wanted.without(not_asked(_BACKEND)).cases]
+        return [case for case in self._wanted.cases if selector in names_of(case, "")]
+
+    @cached_property
+    def _wanted(self) -> Wanted:
+        return cases_of(side("build", str(self.distribution.version), self.runs_dir, self.mode), ())
+
+    @cached_property
+    def _twins(self) -> Trials:
+        build = f"{self.distribution.version}-{self.distribution.sha256[:12]}-{self.mode}"
+        return Trials(self.runs_dir / "trials" / f"unchanged-{build}.json", fresh=self.fresh)
+
+
+async def measure_all(
+    of: Mapping[Mode, Measuring], builds: Sequence[MutatedBuild], at_once: int, done: Callable[[Measured], None]
+) -> list[Measured]:
+    """Measure mutants of one build, so many at once; ``done`` is called for each when it is measured."""
+    places = asyncio.Semaphore(at_once)
+
+    async def one(build: MutatedBuild) -> Measured:
+        async with places:
+            measured = await of[build.mode].measure(build)
+            done(measured)
+            return measured
+
+    return await asyncio.gather(*map(one, builds))

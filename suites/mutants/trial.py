@@ -1,0 +1,104 @@
+"""Trials: the runs of cases on a mutant or on the unchanged build, kept in a file for a later measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.history.run_folder import VerdictRecord
+from harness.host.atomic_write import write_atomically
+from harness.host.own_version import described
+from harness.runner.case_result import CaseResult
+
+_UP = ("load", "fault", "recover", "drain", "judge")
+"""The phases of a case whose cluster came up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run of a case.
+
+    :ivar anomalies: the kinds that the judge found
+    :ivar reached: how often the changed code ran, at least
+    :ivar came_up: whether a cluster came up
+    :ivar run_dir: None if there is no run folder
+    """
+
+    case: str
+    seed: int
+    verdict: str
+    reason: str
+    anomalies: tuple[str, ...] = ()
+    duration_s: float = 0.0
+    reached: int = 0
+    came_up: bool = True
+    run_dir: str | None = None
+
+    @classmethod
+    def of(cls, result: CaseResult, seed: int) -> Trial:
+        """Return the trial with this result."""
+        return cls(
+            case=result.case.id,
+            seed=seed,
+            verdict=result.verdict,
+            reason=result.reason,
+            anomalies=_anomalies(result.run_dir) if result.run_dir else (),
+            duration_s=round(result.duration_s, 1),
+            reached=sum(each.reached for each in result.interference),
+            came_up=result.verdict == "valid" or any(result.phases_s.get(phase, 0.0) > 0 for phase in _UP),
+            run_dir=str(result.run_dir) if result.run_dir else None,
+        )
+
+    def is_red_for(self, words: Sequence[str]) -> bool:
+        """Whether it is invalid, and its reason or one of its anomalies has one of these words."""
+        said = " ".join((self.reason, *self.anomalies)).lower()
+        return self.verdict == "invalid" and any(word.lower() in said for word in words)
+
+
+def _anomalies(run_dir: Path) -> tuple[str, ...]:
+    """The kinds in ``verdict.json``; none if the judge left no verdict."""
+    with suppress(OSError, msgspec.MsgspecError):
+        content = msgspec.json.decode((run_dir / "verdict.json").read_bytes(), type=dict[str, Any])
+        return tuple(each.kind for each in msgspec.convert(content, VerdictRecord).anomalies)
+    return ()
+
+
+class Trials:
+    """The trials of one mutant on one build in one mode, or those of the unchanged build.
+
+    :param file: kept there; those of another revision of jbod are dropped
+    :param fresh: drop what the file has
+    """
+
+    def __init__(self, file: Path, *, fresh: bool = False) -> None:
+        self._file = file
+        self._jbod = described()
+        self.all: list[Trial] = []
+        if not fresh:
+            with suppress(FileNotFoundError, msgspec.MsgspecError):
+                kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+                self.all = [*kept.trials] if kept.jbod == self._jbod else []
+
+    def of(self, case: str) -> list[Trial]:
+        """The trials of a case, oldest first."""
+        return [trial for trial in self.all if trial.case == case]
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial, and write the file."""
+        self.all.append(trial)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        kept = _Kept(jbod=self._jbod, trials=tuple(self.all))
+        write_atomically(self._file, msgspec.json.format(msgspec.json.encode(kept)).decode() + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """The content of the file."""
+
+    jbod: str
+    trials: tuple[Trial, ...]
