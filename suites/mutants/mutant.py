@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -143,8 +144,6 @@ def chosen(
     :param patterns: as for file names, such as ``acks-*``
     :raises UsageError: an id, an area or a pattern that no mutant has
     """
-    from fnmatch import fnmatchcase
-
     found: set[str] = set()
     for asked in (*ids, *areas, *patterns):
         fits = {

@@ -15,8 +15,8 @@ from harness.host.atomic_write import write_atomically
 from harness.host.own_version import described
 from harness.runner.case_result import CaseResult
 
-_UP = ("load", "fault", "recover", "drain", "judge")
-"""The phases of a case whose cluster came up."""
+_UP = ('"kind": "cluster.ready"', '"kind": "cluster.taken_over"')
+"""In the journal of a case whose cluster came up, or had come up for an earlier case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Trial:
 
     :ivar anomalies: the kinds that the judge found
     :ivar reached: how often the changed code ran, at least
-    :ivar came_up: whether a cluster came up
+    :ivar came_up: whether a cluster came up; true if that is unknown
     :ivar run_dir: None if there is no run folder
     """
 
@@ -50,7 +50,7 @@ class Trial:
             anomalies=_anomalies(result.run_dir) if result.run_dir else (),
             duration_s=round(result.duration_s, 1),
             reached=sum(each.reached for each in result.interference),
-            came_up=result.verdict == "valid" or any(result.phases_s.get(phase, 0.0) > 0 for phase in _UP),
+            came_up=result.run_dir is None or _came_up(result.run_dir),
             run_dir=str(result.run_dir) if result.run_dir else None,
         )
 
@@ -66,6 +66,14 @@ def _anomalies(run_dir: Path) -> tuple[str, ...]:
         content = msgspec.json.decode((run_dir / "verdict.json").read_bytes(), type=dict[str, Any])
         return tuple(each.kind for each in msgspec.convert(content, VerdictRecord).anomalies)
     return ()
+
+
+def _came_up(run_dir: Path) -> bool:
+    try:
+        journal = (run_dir / "events.jsonl").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return any(event in journal for event in _UP)
 
 
 class Trials:

@@ -17,6 +17,7 @@ import pytest
 from harness.errors import DistributionError, UsageError
 from harness.host.cache import cache_dir
 from harness.host.java import java_command
+from harness.journal import Journal
 from harness.kafka.distribution import MUTANT_JAR, from_home, from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
 from harness.measure.interference import Interference, mutant_in
@@ -284,16 +285,16 @@ def test_a_trial_has_what_its_run_folder_has(tmp_path: Path) -> None:
     anomalies = [{"kind": "aborted_read", "count": 2, "examples": []}]
     (tmp_path / "verdict.json").write_text(json.dumps({"verdict": "invalid", "anomalies": anomalies}))
     content = case_result(verdict="invalid", reason="2 reads", run_dir=str(tmp_path)).to_json()
-    content |= {
-        "phases_s": {"boot": 4.0, "load": 1.5},
-        "interference": [{"kind": "mutant", "point": "acks", "reached": 110}],
-    }
+    content |= {"interference": [{"kind": "mutant", "point": "acks", "reached": 110}]}
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.write("cluster.ready", bootstrap="127.0.0.1:9092")
+    journal.close()
     found = Trial.of(CaseResult.from_json(content), seed=4)
     assert (found.anomalies, found.reached, found.came_up, found.seed) == (("aborted_read",), 110, True, 4)
     assert found.is_red_for(["Aborted_Read"])
     assert not found.is_red_for(["lost"])
-    only_boot = CaseResult.from_json({**content, "phases_s": {"boot": 4.0, "teardown": 1.0}})
-    assert not Trial.of(only_boot, seed=4).came_up
+    (tmp_path / "events.jsonl").write_text('{"kind": "case.started"}\n')
+    assert not Trial.of(CaseResult.from_json(content), seed=4).came_up
 
 
 def test_trials_are_kept_for_the_next_measuring(tmp_path: Path) -> None:
