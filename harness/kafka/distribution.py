@@ -41,6 +41,8 @@ _SUMS = "build.json"
 
 MUTANT_JAR = "0-jbod-mutant.jar"
 """The jar with the changed classes of a mutant (:mod:`suites.mutants`). By its name, it comes first."""
+MUTANT_SAYS = "jbod mutant "
+"""What the changed code of a mutant prints first on standard error."""
 _MUTANT_ID = "META-INF/jbod-mutant"
 _PROBE_S = 10.0
 

@@ -20,7 +20,7 @@ from harness.errors import HarnessError, ToolFailed
 from harness.host import class_data
 from harness.host.java import FAST_START, java_command, java_version
 from harness.journal import note
-from harness.kafka.distribution import Distribution
+from harness.kafka.distribution import MUTANT_SAYS, Distribution
 from harness.kafka.versions import Tool
 
 _ARCHIVE_S = 60.0
@@ -96,27 +96,34 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
         except subprocess.TimeoutExpired:
             note_call(tool, arguments, began, None)
             raise ToolFailed(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
-        note_call(tool, arguments, began, done.returncode)
+        note_call(tool, arguments, began, done.returncode, done.stderr)
         output.seek(0)
         if done.returncode != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {reason(output, done.stderr)}")
         yield output
 
 
-def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int | None) -> None:
+def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int | None, errors: str = "") -> None:
     """Note in the journal of the case that a tool was called.
 
     :param began: when, on the monotonic clock
     :param exit_code: None if it did not end in time, or its JVM was lost
+    :param errors: its standard error, where the code of a mutant says that it ran
     """
     given = " ".join(arguments)[:_NOTED_CHARACTERS]
     took_s = round(time.monotonic() - began, 3)
-    note("tool.called", tool=str(tool), arguments=given, took_s=took_s, exit_code=exit_code)
+    reached = [line for line in errors.splitlines() if line.startswith(MUTANT_SAYS)]
+    of_mutant = {"mutant": reached} if reached else {}
+    note("tool.called", tool=str(tool), arguments=given, took_s=took_s, exit_code=exit_code, **of_mutant)
 
 
 def reason(output: Iterable[str], errors: str) -> str:
     """Why a tool failed: its ``Error`` and ``Caused by`` lines, else the last line that it logged or printed."""
     printed = [line.strip() for line in output if line.strip()]
     causes = [line for line in printed if line.startswith(("Error", "Caused by: "))]
-    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", "... ", *_LOGGING))]
+    logged = [
+        line
+        for line in errors.strip().splitlines()
+        if not line.lstrip().startswith(("at ", "... ", MUTANT_SAYS, *_LOGGING))
+    ]
     return "; ".join(causes) or (logged or printed or ["it printed nothing"])[-1]

@@ -35,7 +35,7 @@ from harness import timeouts
 from harness.crowding import Deadline
 from harness.errors import BuildLacks, HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
-from harness.kafka.distribution import Distribution
+from harness.kafka.distribution import MUTANT_SAYS, Distribution
 from harness.kafka.main_classes import exit_hook
 from harness.kafka.tools import note_call, reason, tool_output
 from harness.kafka.versions import Tool
@@ -185,7 +185,7 @@ class _ToolsJvm:
             if not isinstance(error, Exception):
                 raise
             raise HarnessError(f"kafka-{tool} did not end: its JVM no longer answers: {error!r}") from None
-        note_call(tool, arguments, began, code)
+        note_call(tool, arguments, began, code, logged)
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         return printed
@@ -223,7 +223,8 @@ class _ToolsJvm:
             self._gateway.detach(each)
         code, logged = self._codes.peekFirst(), "".join(self._logged.lines())
         if code is None:
-            code = int(logged.startswith(_UNCAUGHT))
+            first = next((line for line in logged.splitlines() if not line.startswith(MUTANT_SAYS)), "")
+            code = int(first.startswith(_UNCAUGHT))
         return code, self._printed.lines(), logged
 
     def _array(self, kind: str, *values: object) -> JavaArray:

@@ -10,8 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from harness.kafka.distribution import MUTANT_SAYS
+
 Kind = Literal["hold", "throw", "mutant"]
-_REACHED = re.compile(rb"^jbod mutant (\S+) reached (\d+) times", re.MULTILINE)
+_REACHED = re.compile(rf"{MUTANT_SAYS}(\S+) reached (\d+) times".encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,13 @@ class Interference:
 
 
 def mutant_in(run_dir: Path, mutant: str) -> Interference:
-    """Return how often the nodes of a run folder ran the code of a mutant, at least.
+    """Return how often the nodes and tools of a run folder ran the code of a mutant, at least.
 
-    Each process prints its count at 1, 10, 100 and so on, so the sum of the last counts is a lower bound.
+    Each process prints its count at 1, 10, 100 and so on, so the sum of the last counts is a lower bound. The journal
+    has the lines of tools.
     """
     reached = 0
-    for log in sorted(run_dir.glob("brokers/*/broker.log")):
+    for log in (*run_dir.glob("brokers/*/broker.log"), *run_dir.glob("events.jsonl")):
         last = 0
         for name, count in _REACHED.findall(log.read_bytes()):
             if name.decode(errors="replace") != mutant:

@@ -315,10 +315,12 @@ def test_a_run_folder_says_how_often_the_changed_code_ran(tmp_path: Path) -> Non
         "2": "jbod mutant acks reached 1 times\njbod mutant other reached 1 times\n",
         "3": "nothing\n",
     }
+    called = {"kind": "tool.called", "mutant": ["jbod mutant acks reached 1 times"]}
+    (tmp_path / "events.jsonl").write_text(json.dumps(called) + "\n")
     for broker, log in logs.items():
         (tmp_path / "brokers" / broker).mkdir(parents=True)
         (tmp_path / "brokers" / broker / "broker.log").write_text(log)
-    assert mutant_in(tmp_path, "acks") == Interference(kind="mutant", point="acks", reached=12)
+    assert mutant_in(tmp_path, "acks") == Interference(kind="mutant", point="acks", reached=13)
 
 
 def test_the_run_of_a_mutant_is_not_in_the_ledger(tmp_path: Path) -> None:
@@ -369,7 +371,18 @@ def test_a_mutated_build_has_its_jar_first_and_is_not_qualified(tmp_path: Path) 
 def test_a_real_mutant_is_caught_and_the_unchanged_build_is_valid(tmp_path: Path) -> None:
     """A broker that ignores its failed log dir: one run is enough to see that all parts work together."""
     result = tmp_path / "result.json"
-    argv = [JBOD, "mutants", "--mutant", "broker-ignores-failed-dir", "--mode", "kraft", "--times", "1", "--jobs", "1"]
+    argv = [
+        str(JBOD),
+        "mutants",
+        "--mutant",
+        "broker-ignores-failed-dir",
+        "--mode",
+        "kraft",
+        "--times",
+        "1",
+        "--jobs",
+        "1",
+    ]
     done = subprocess.run(
         [*argv, "--runs-dir", tmp_path, "--json", result], capture_output=True, text=True, check=False
     )
