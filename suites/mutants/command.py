@@ -21,7 +21,7 @@ from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.results import write_json
 from suites.mutants.builds import MutatedBuild, make_builds
 from suites.mutants.checking import check as check_mutants
-from suites.mutants.measuring import Measured, Measuring, measure_all
+from suites.mutants.measuring import How, Measured, Measuring, measure_all
 from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue
 from suites.mutants.outcome import Outcome, score
 from suites.mutants.page import PAGE, write_matrix
@@ -103,11 +103,12 @@ def mutants(
     check_json_file(json_file)
     check_runs_dir(runs_dir)
     undo.clean(note)
+    how = How(runs_dir=runs_dir.absolute(), suites=suites, times=times, seed=seed, fresh=fresh)
     measured: list[Measured] = []
     broken: list[MutatedBuild] = []
     for version in versions:
         modes = [each for each in version.modes() if wanted in (None, each)]
-        of_version, problems = _measure(version, modes, found, suites, times, jobs, seed, fresh, runs_dir.absolute())
+        of_version, problems = _measure(version, modes, found, how, jobs)
         measured += of_version
         broken += problems
     for build in broken:
@@ -133,30 +134,14 @@ def _measure(
     version: KafkaVersion,
     modes: Sequence[Mode],
     mutants: Sequence[Mutant],
-    suites: tuple[str, ...],
-    times: int,
+    how: How,
     jobs: JobsOption,
-    seed: int,
-    fresh: bool,
-    runs_dir: Path,
 ) -> tuple[list[Measured], list[MutatedBuild]]:
     """Measure the mutants of a build; return also those that can't be made."""
     distribution = from_maven(version, cache_dir(), say=note)
     builds = [build for build in make_builds(distribution, mutants, modes, note) if build.applies]
     made = [build for build in builds if build.home is not None]
-    of = {
-        mode: Measuring(
-            distribution=distribution,
-            mode=mode,
-            runs_dir=runs_dir,
-            suites=suites,
-            times=times,
-            seed=seed,
-            fresh=fresh,
-            say=note,
-        )
-        for mode in modes
-    }
+    of = {mode: Measuring(distribution=distribution, mode=mode, how=how, say=note) for mode in modes}
     at_once = choose(room(), len(made)).count if jobs == AUTO else jobs
     measured = asyncio.run(measure_all(of, made, at_once, lambda each: say(line(each))))
     return measured, [build for build in builds if build.problem is not None]

@@ -56,41 +56,56 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring:
-    """The measuring of mutants of one build in one mode.
+class How:
+    """How mutants are measured.
 
     :ivar suites: selectors of the cases that are tried after those that should catch a mutant
     :ivar times: how often a case must be red
-    :ivar say: prints a line of progress
+    :ivar seed: of the first run of a case
+    :ivar fresh: whether the trials of an earlier measuring are dropped
     """
 
-    distribution: Distribution
-    mode: Mode
     runs_dir: Path
     suites: Sequence[str]
     times: int
     seed: int
     fresh: bool
+
+    def trials(self, name: str) -> Trials:
+        """The kept trials of this name."""
+        return Trials(self.runs_dir / "trials" / f"{name}.json", self.seed, fresh=self.fresh)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """The measuring of mutants of one build in one mode.
+
+    :ivar say: prints a line of progress
+    """
+
+    distribution: Distribution
+    mode: Mode
+    how: How
     say: Callable[[str], None]
     _twin_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def measure(self, build: MutatedBuild) -> Measured:
         """Run cases on a mutant until one has caught it, or none is left."""
         name = self._name(build)
-        if self.fresh:
-            shutil.rmtree(self.runs_dir / "runs" / name, ignore_errors=True)
-        trials = Trials(self.runs_dir / "trials" / f"{name}.json", fresh=self.fresh)
+        if self.how.fresh:
+            shutil.rmtree(self.how.runs_dir / "runs" / name, ignore_errors=True)
+        trials = self.how.trials(name)
         mutant = build.mutant
         if not mutant.equivalent:
             likely = dict.fromkeys(case for selector in mutant.caught_by for case in self._cases(selector))
-            rest = dict.fromkeys(case for selector in self.suites for case in self._cases(selector))
+            rest = dict.fromkeys(case for selector in self.how.suites for case in self._cases(selector))
             if not await self._any_catches(build, trials, [*likely], 1):
                 await self._any_catches(build, trials, [case for case in rest if case not in likely], _TOGETHER)
         twins = {trial.case: trial for trial in self._twins.all}
         return Measured(
             build=build,
             kafka=str(self.distribution.version),
-            decision=decide(mutant, trials.all, twins, self.times),
+            decision=decide(mutant, trials.all, twins, self.how.times),
             trials=tuple(trials.all),
         )
 
@@ -102,7 +117,7 @@ class Measuring:
         for at in range(0, len(cases), together):
             some = cases[at : at + together]
             if new := [case for case in some if not trials.of(case)]:
-                for trial in await self._run(new, self._options(build), self.seed):
+                for trial in await self._run(new, self._options(build), self.how.seed):
                     trials.add(trial)
                     self._tell(build.mutant.id, trial)
             for case in some:
@@ -122,14 +137,14 @@ class Measuring:
                 return False
             if not self._goes_on(runs, len(red)):
                 return len(red) == len(runs)
-            for trial in await self._run([case], self._options(build), self.seed + len(runs)):
+            for trial in await self._run([case], self._options(build), self.how.seed + len(runs)):
                 trials.add(trial)
                 self._tell(build.mutant.id, trial)
 
     def _goes_on(self, runs: Sequence[Trial], red: int) -> bool:
         """Whether another run of the case can change the outcome."""
         if red == len(runs):
-            return red < self.times
+            return red < self.how.times
         without = all(trial.verdict in ("error", "unknown") for trial in runs)
         return without and len(runs) < BLAMED_AFTER
 
@@ -142,8 +157,11 @@ class Measuring:
         async with self._twin_locks.setdefault(case, asyncio.Lock()):
             known = self._twins.of(case)
             while len(known) < _TWIN_RUNS and not any(trial.verdict == "valid" for trial in known):
-                options = [f"--kafka={self.distribution.version}", f"--runs-dir={self.runs_dir / 'runs' / 'unchanged'}"]
-                known += await self._run([case], options, self.seed)
+                options = [
+                    f"--kafka={self.distribution.version}",
+                    f"--runs-dir={self.how.runs_dir / 'runs' / 'unchanged'}",
+                ]
+                known += await self._run([case], options, self.how.seed)
                 self._tell("unchanged build", known[-1])
                 self._twins.add(known[-1])
             return known[-1]
@@ -160,7 +178,7 @@ class Measuring:
         return [ended.get(case, replace(lost, case=case)) for case in cases]
 
     def _options(self, build: MutatedBuild) -> list[str]:
-        return [f"--kafka-home={build.home}", f"--runs-dir={self.runs_dir / 'runs' / self._name(build)}"]
+        return [f"--kafka-home={build.home}", f"--runs-dir={self.how.runs_dir / 'runs' / self._name(build)}"]
 
     def _name(self, build: MutatedBuild) -> str:
         """The name of a mutant of this build in this mode, for files."""
@@ -175,12 +193,12 @@ class Measuring:
 
     @cached_property
     def _wanted(self) -> Wanted:
-        return cases_of(side("build", str(self.distribution.version), self.runs_dir, self.mode), ())
+        return cases_of(side("build", str(self.distribution.version), self.how.runs_dir, self.mode), ())
 
     @cached_property
     def _twins(self) -> Trials:
         build = f"{self.distribution.version}-{self.distribution.sha256[:12]}-{self.mode}"
-        return Trials(self.runs_dir / "trials" / f"unchanged-{build}.json", fresh=self.fresh)
+        return self.how.trials(f"unchanged-{build}")
 
 
 async def measure_all(

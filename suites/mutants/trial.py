@@ -79,18 +79,20 @@ def _came_up(run_dir: Path) -> bool:
 class Trials:
     """The trials of one mutant on one build in one mode, or those of the unchanged build.
 
-    :param file: kept there; those of another revision of jbod are dropped
+    :param file: kept there; those of another revision of jbod, or of another seed, are dropped
+    :param seed: of the first run of a case
     :param fresh: drop what the file has
     """
 
-    def __init__(self, file: Path, *, fresh: bool = False) -> None:
+    def __init__(self, file: Path, seed: int, *, fresh: bool = False) -> None:
         self._file = file
+        self._seed = seed
         self._jbod = described()
         self.all: list[Trial] = []
         if not fresh:
             with suppress(FileNotFoundError, msgspec.MsgspecError):
                 kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
-                self.all = [*kept.trials] if kept.jbod == self._jbod else []
+                self.all = [*kept.trials] if (kept.jbod, kept.seed) == (self._jbod, seed) else []
 
     def of(self, case: str) -> list[Trial]:
         """The trials of a case, oldest first."""
@@ -100,7 +102,7 @@ class Trials:
         """Add a trial, and write the file."""
         self.all.append(trial)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        kept = _Kept(jbod=self._jbod, trials=tuple(self.all))
+        kept = _Kept(jbod=self._jbod, seed=self._seed, trials=tuple(self.all))
         write_atomically(self._file, msgspec.json.format(msgspec.json.encode(kept)).decode() + "\n")
 
 
@@ -109,4 +111,5 @@ class _Kept:
     """The content of the file."""
 
     jbod: str
+    seed: int
     trials: tuple[Trial, ...]

@@ -299,13 +299,13 @@ def test_a_trial_has_what_its_run_folder_has(tmp_path: Path) -> None:
 
 def test_trials_are_kept_for_the_next_measuring(tmp_path: Path) -> None:
     file = tmp_path / "trials" / "acks.json"
-    Trials(file).add(RED)
-    assert Trials(file).all == [RED]
-    assert Trials(file, fresh=True).all == []
-    file.write_text(file.read_text().replace("revision", "other revision"))
-    assert Trials(file).all == []
+    Trials(file, 1).add(RED)
+    assert Trials(file, 1).all == [RED]
+    assert Trials(file, 1, fresh=True).all == Trials(file, 2).all == []
+    file.write_text(file.read_text().replace('"jbod": "', '"jbod": "another '))
+    assert Trials(file, 1).all == []
     file.write_text("{")
-    assert Trials(file).all == []
+    assert Trials(file, 1).all == []
 
 
 def test_a_run_folder_says_how_often_the_changed_code_ran(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_real_mutant_is_caught_and_the_unchanged_build_is_valid(tmp_path: Path
     content = json.loads(result.read_text())
     [entry] = content["mutants"]
     assert (entry["outcome"], content["score"]) == ("caught", {"caught": 1, "of": 1})
-    [unchanged] = [trials for file in tmp_path.glob("trials/unchanged-*") for trials in Trials(file).all]
+    [unchanged] = [trials for file in tmp_path.glob("trials/unchanged-*") for trials in Trials(file, 1).all]
     assert (unchanged.case, unchanged.verdict) == (entry["case"], "valid")
     assert entry["trials"][-1]["reached"] > 0
     assert not [*tmp_path.glob("runs/broker-*/ledger.jsonl")]
