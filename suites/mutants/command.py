@@ -21,7 +21,7 @@ from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.results import write_json
 from suites.mutants.builds import MutatedBuild, make_builds
 from suites.mutants.checking import check as check_mutants
-from suites.mutants.measuring import How, Measured, Measuring, measure_all
+from suites.mutants.measuring import How, Measured, Measuring, measure_all, short
 from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue
 from suites.mutants.outcome import Outcome, score
 from suites.mutants.page import PAGE, write_matrix
@@ -152,7 +152,7 @@ def line(measured: Measured) -> str:
     decision = measured.decision
     by = f" by {decision.case}" if decision.case else ""
     after = f" after {decision.seconds:.0f} s" if decision.seconds is not None else ""
-    says = f": {decision.says}" if decision.says else ""
+    says = f": {short(decision.says)}" if decision.says else ""
     return f"{measured.build.mutant.id} · {measured.kafka} {measured.build.mode}: {decision.outcome}{by}{after}{says}"
 
 

@@ -24,6 +24,7 @@ ALL = "all"
 _BACKEND = "process"
 _TWIN_RUNS = 2
 """How often a case runs on the unchanged build, at most: it may be unknown only because the machine was busy."""
+_SHORT = 240
 _TOGETHER = 12
 """How many unlikely cases share a run: a run starts Spark once, and a few clusters."""
 
@@ -129,7 +130,7 @@ class Measuring:
         """Run a case, which ran once, as often as needed; return whether it caught the mutant."""
         while True:
             runs = trials.of(case)
-            red = [trial for trial in runs if trial.is_red_for(build.mutant.reasons)]
+            red = [trial for trial in runs if trial.is_red_for(build.mutant)]
             if all(trial.verdict in ("valid", "skipped") for trial in runs):
                 return False
             if (await self._twin(case)).verdict != "valid":
@@ -149,8 +150,8 @@ class Measuring:
         return without and len(runs) < BLAMED_AFTER
 
     def _tell(self, whose: str, trial: Trial) -> None:
-        why = f": {trial.reason}" if trial.reason else ""
-        self.say(f"{whose}: {trial.case} {trial.verdict} after {trial.duration_s:.0f} s{why[:200]}")
+        why = f": {short(trial.reason)}" if trial.reason else ""
+        self.say(f"{whose}: {trial.case} {trial.verdict} after {trial.duration_s:.0f} s{why}")
 
     async def _twin(self, case: str) -> Trial:
         """The last trial of a case on the unchanged build, which runs for all mutants, until it was valid."""
@@ -199,6 +200,12 @@ class Measuring:
     def _twins(self) -> Trials:
         build = f"{self.distribution.version}-{self.distribution.sha256[:12]}-{self.mode}"
         return self.how.trials(f"unchanged-{build}")
+
+
+def short(reason: str) -> str:
+    """The beginning of a reason, which may quote a log, on one line."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _SHORT else f"{line[:_SHORT]} …"
 
 
 async def measure_all(

@@ -73,14 +73,14 @@ def decide(mutant: Mutant, trials: Sequence[Trial], twins: Mapping[str, Trial], 
     notes: list[str] = []
     shown = {case: runs for case, runs in of.items() if _twin_is_valid(case, runs, twins, notes)}
     for case, runs in shown.items():
-        red = [trial for trial in runs if trial.is_red_for(mutant.reasons)]
+        red = [trial for trial in runs if trial.is_red_for(mutant)]
         if len(red) == len(runs) >= times:
             seconds = statistics.median(trial.duration_s for trial in red)
             return Decision(outcome=Outcome.CAUGHT, says=red[0].reason, case=case, seconds=seconds)
         if red:
             notes.append(f"{case} was red for the right reason in {len(red)} of {len(runs)} runs")
     for case, runs in shown.items():
-        other = [trial for trial in runs if trial.verdict == "invalid" and not trial.is_red_for(mutant.reasons)]
+        other = [trial for trial in runs if trial.verdict == "invalid" and not trial.is_red_for(mutant)]
         if len(other) == len(runs):
             return Decision(outcome=Outcome.OTHER_REASON, says="; ".join((other[0].reason, *notes)), case=case)
         if other:

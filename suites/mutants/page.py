@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reports.pages import write_page
 from suites.mutants.measuring import Measured
+from suites.mutants.mutant import Mutant
 from suites.mutants.outcome import Outcome, score
 from suites.mutants.trial import Trial
 
@@ -99,8 +100,7 @@ def matrix_of(measured: Sequence[Measured]) -> Matrix:
     rows, red = [], set[str]()
     for each in measured:
         of = {name: [trial for trial in each.trials if _scenario(trial) == name] for name in scenarios}
-        words = each.build.mutant.reasons
-        red |= {name for name, trials in of.items() if any(trial.is_red_for(words) for trial in trials)}
+        red |= {name for name, trials in of.items() if any(trial.is_red_for(each.build.mutant) for trial in trials)}
         mutant, decision = each.build.mutant, each.decision
         rows.append(
             MutantRow(
@@ -111,7 +111,7 @@ def matrix_of(measured: Sequence[Measured]) -> Matrix:
                 outcome=decision.outcome,
                 says=decision.says,
                 reached=max((trial.reached for trial in each.trials), default=0),
-                cells=tuple(_cell(trials, words) for trials in of.values()),
+                cells=tuple(_cell(trials, mutant) for trials in of.values()),
             )
         )
     caught, counted = score([each.decision for each in measured])
@@ -132,11 +132,11 @@ def _scenario(trial: Trial) -> str:
     return trial.case.partition("[")[0]
 
 
-def _cell(trials: Sequence[Trial], words: Sequence[str]) -> Cell:
+def _cell(trials: Sequence[Trial], mutant: Mutant) -> Cell:
     if not trials:
         return Cell()
     title = "; ".join(f"{trial.case} {trial.verdict} {trial.reason[:200]}".strip() for trial in trials)
-    red = [trial.duration_s for trial in trials if trial.is_red_for(words)]
+    red = [trial.duration_s for trial in trials if trial.is_red_for(mutant)]
     if red:
         return Cell(text=f"{statistics.median(red):.0f}", colour="valid", title=title)
     verdicts = {trial.verdict for trial in trials}

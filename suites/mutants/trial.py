@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from harness.history.run_folder import VerdictRecord
 from harness.host.atomic_write import write_atomically
 from harness.host.own_version import described
 from harness.runner.case_result import CaseResult
+from suites.mutants.mutant import Mutant
 
 _UP = ('"kind": "cluster.ready"', '"kind": "cluster.taken_over"')
 """In the journal of a case whose cluster came up, or had come up for an earlier case."""
@@ -54,10 +54,13 @@ class Trial:
             run_dir=str(result.run_dir) if result.run_dir else None,
         )
 
-    def is_red_for(self, words: Sequence[str]) -> bool:
-        """Whether it is invalid, and its reason or one of its anomalies has one of these words."""
-        said = " ".join((self.reason, *self.anomalies)).lower()
-        return self.verdict == "invalid" and any(word.lower() in said for word in words)
+    def is_red_for(self, mutant: Mutant) -> bool:
+        """Whether it is invalid, and its reason or one of its anomalies has a word that belongs to the defect.
+
+        The id of the mutant may be in a quoted log or path, and says nothing.
+        """
+        said = " ".join((self.reason.replace(mutant.id, ""), *self.anomalies)).lower()
+        return self.verdict == "invalid" and any(word.lower() in said for word in mutant.reasons)
 
 
 def _anomalies(run_dir: Path) -> tuple[str, ...]:

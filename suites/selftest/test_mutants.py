@@ -291,10 +291,16 @@ def test_a_trial_has_what_its_run_folder_has(tmp_path: Path) -> None:
     journal.close()
     found = Trial.of(CaseResult.from_json(content), seed=4)
     assert (found.anomalies, found.reached, found.came_up, found.seed) == (("aborted_read",), 110, True, 4)
-    assert found.is_red_for(["Aborted_Read"])
-    assert not found.is_red_for(["lost"])
+    assert found.is_red_for(mutant(reasons=["Aborted_Read"]))
+    assert not found.is_red_for(mutant())
     (tmp_path / "events.jsonl").write_text('{"kind": "case.started"}\n')
     assert not Trial.of(CaseResult.from_json(content), seed=4).came_up
+
+
+def test_the_id_of_a_mutant_is_no_reason() -> None:
+    quoted = trial("invalid", "broker-3 ended: jbod mutant acks reached 1 times")
+    assert not quoted.is_red_for(mutant(reasons=["acks"]))
+    assert trial("invalid", "two acks differ").is_red_for(msgspec.structs.replace(mutant(reasons=["acks"]), id="x"))
 
 
 def test_trials_are_kept_for_the_next_measuring(tmp_path: Path) -> None:
