@@ -56,6 +56,17 @@ CREATION_ERROR_UNREPORTED = Deviation(
     pollutes=False,
 )
 
+CREATION_ERROR_STOPS_OTHERS = Deviation(
+    kip=112,
+    promised="if the creation of a replica meets an IOException, its log dir is marked as bad, and new replicas are "
+    "created on the good ones",
+    actual="if the replica has its folder already, the error ends the whole LeaderAndIsr request, and the broker does "
+    "not create the other new replicas of it",
+    issue="KAFKA-13468",
+    modes=(Mode.ZK,),
+    pollutes=False,  # a restart creates them
+)
+
 READ_ERROR_IGNORED = Deviation(
     kip=112,
     promised="a log dir is marked as bad once an access (read or write) meets an IOException",

@@ -28,6 +28,7 @@ from harness.host.abilities import ability
 from harness.host.control_group import SlowGroup
 from harness.host.volume import Volume, VolumeKind
 from harness.waiting import await_until
+from suites.known_bugs.test_creation import FewInodes
 from suites.selftest.disks import broker_on, interrupted_after, traces
 from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
@@ -242,6 +243,18 @@ def test_what_a_killed_broker_was_about_to_rename_gives_no_inode_back(disks: Dis
         with pytest.raises(OSError, match="No space left"):
             half.touch()
         assert checkpoint.exists()
+
+
+def test_a_few_inodes_are_enough_for_a_folder_and_one_file(disks: Disks) -> None:
+    log_dir = disks.broker(need(FewInodes)).log_dirs[0]
+    replica = log_dir.path / "t-0"
+    with injected(FewInodes(log_dir)) as fault:
+        replica.mkdir()
+        (replica / "first").touch()
+        with pytest.raises(OSError, match="No space left"):
+            (replica / "second").touch()
+        assert fault.proof() is None
+    (replica / "second").touch()
 
 
 def test_no_space_at_all_is_not_taken_for_no_inodes(disks: Disks) -> None:
