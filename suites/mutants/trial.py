@@ -59,8 +59,8 @@ class Trial:
 
         The id of the mutant may be in a quoted log or path, and says nothing.
         """
-        said = " ".join((self.reason.replace(mutant.id, ""), *self.anomalies)).lower()
-        return self.verdict == "invalid" and any(word.lower() in said for word in mutant.reasons)
+        seen = " ".join((self.reason.replace(mutant.id, ""), *self.anomalies)).lower()
+        return self.verdict == "invalid" and any(word.lower() in seen for word in mutant.reasons)
 
 
 def _anomalies(run_dir: Path) -> tuple[str, ...]:
