@@ -65,7 +65,8 @@ def make_jars(class_path: Sequence[Path], orders: Sequence[Order], say: Callable
             raise HarnessError(f"the mutants' engine did not end within {_MUTATE_S:.0f} s") from error
     answers = [line.split(" ") for line in printed if line.startswith(("made ", "error "))]
     if status != 0 or len(answers) != len(orders):
-        last = next((line for line in printed if "Exception" in line or "Error" in line), (printed or ["nothing"])[-1])
+        thrown = (each for each in printed if "Exception" in each or "Error" in each)
+        last = next(thrown, (printed or ["nothing"])[-1])
         raise HarnessError(f"the mutants' engine ended with status {status}: {last}")
     return {
         order.jar: "" if answer[0] == "made" else unquote_plus(answer[2])

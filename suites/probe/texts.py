@@ -249,6 +249,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-isr-shrinks",
+        what="a leader logs that its ISR shrinks",
+        words=(r"Partition {partition} .*Shrinking ISR",),
+        needed_by=("disks", "kip-112"),
+        without="an ack that comes right after an ISR shrank counts as too early",
+        tried=False,
+    ),
+    log_line(
         id="log-session-expired",
         what="a broker logs that its ZooKeeper session has expired",
         words=(r"\[ZooKeeperClient Kafka server\] Session expired",),

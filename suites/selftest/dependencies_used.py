@@ -31,7 +31,17 @@ _FILE = re.compile(
 _ZNODE = re.compile(r"/(brokers|config|admin|controller|isr_change_notification|log_dir_event_notification)\b\S*")
 _SAID = re.compile(r"\.text$|\.message\b|^line$|\bsaid$|\bword\b")
 """Where a text of Kafka's is looked for, beside logs themselves: lines of them, errors, what its programs print."""
-_OURS = {"server.properties", "brokers/*/server.properties", "*.json", "*.jar", "*.class", "*.py", "*.parquet"}
+_OURS = {
+    "server.properties",
+    "brokers/*/server.properties",
+    "*.json",
+    "*.jar",
+    "*.class",
+    "*.py",
+    "*.parquet",
+    "*.java",
+    "*.toml",
+}
 _FINDS_BUILDS = {
     f"harness/kafka/{name}.py"
     for name in (
