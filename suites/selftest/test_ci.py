@@ -228,7 +228,7 @@ def test_undecided_cases_run_once_more_and_invalid_ones_never(
     assert any(line.startswith("FLAKY: b came out") for line in lines) == (code == 0)
 
 
-# --- the canary -------------------------------------------------------------------------------------------------------
+# --- the weekly runs ----------------------------------------------------------------------------------------------
 
 CANARY = (ROOT / ".github" / "workflows" / "canary.yml").read_text()
 
@@ -243,9 +243,10 @@ def test_the_canary_qualifies_against_the_default_build() -> None:
     assert newest == str(default)
 
 
-@pytest.mark.parametrize("command", ["probe", "qualify"])
-def test_the_canary_uses_options_that_there_are(command: str) -> None:
-    called = re.search(rf"jbod {command}((?:[^\n]*\\\n)*[^\n]*)", CANARY)
+@pytest.mark.parametrize(("file", "command"), [("canary", "probe"), ("canary", "qualify"), ("mutants", "mutants")])
+def test_weekly_runs_use_options_that_there_are(file: str, command: str) -> None:
+    text = (ROOT / ".github" / "workflows" / f"{file}.yml").read_text()
+    called = re.search(rf"jbod {command}((?:[^\n]*\\\n)*[^\n]*)", text)
     assert called is not None
     options = re.findall(r"--[a-z][a-z-]*", called[1])
     told = subprocess.run([COMMAND, command, "--help"], capture_output=True, text=True, check=True).stdout
