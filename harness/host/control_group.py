@@ -1,4 +1,4 @@
-"""Control groups, v1 or v2: they limit writes to a block device (blkio, io) and show whether a process is frozen.
+"""Control groups, v1 or v2, that limit writes to a block device (blkio, io).
 
 Writes per second are limited, not bytes, since a slow or dying disk costs a broker seconds for each sync. A limit holds
 for a process's own writes (fsync, direct I/O). On v2 it also holds for the data that the kernel writes back for the
@@ -8,24 +8,18 @@ process. On v1 the kernel writes back in the root group, so the root group gets 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import EnvironmentLacks
+from harness.host.freezer import group_below
 from harness.host.undo import UndoLog
 
 _V1 = "blkio.throttle.write_iops_device"
 _V2 = "io.max"
-FROZEN = ("freezer.state: FROZEN", "cgroup.events: frozen 1")
-"""The values of :func:`freezer_state` for a frozen process, by cgroup v1 and v2."""
-# Kind of file system, controller (v2 has one for all), file in a group, pattern of the state in it. v1 first: on a
-# machine with both, an engine's groups have their freezer there.
-_FREEZERS = (("cgroup", "freezer", "freezer.state", r"\w+"), ("cgroup2", "", "cgroup.events", r"frozen \d"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,33 +83,6 @@ def group_of(found: Controller, pid: int) -> Path:
     if group is None:
         raise EnvironmentLacks(f"process {pid} is in no group of {found.root}")
     return group
-
-
-def group_below(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
-    """A process's group of a controller ("" for v2), below the controller's root; None if it has none."""
-    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return root / path.lstrip("/")
-    return None
-
-
-def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str | None:
-    """The freezer's state of a process's group, such as one of :data:`FROZEN`; None if there is none, or no process.
-
-    :param of: the group's path must contain this, else the result is None: another process may have reused the id
-    :param proc: the kernel's proc file system
-    """
-    mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
-    for kind, controller, file, pattern in _FREEZERS:
-        for _, where, type, options, *_ in mounts:
-            if type != kind or (controller and controller not in options.split(",")):
-                continue
-            with suppress(OSError):
-                group = group_below(proc, pid, Path(where), controller)
-                if group is not None and of in str(group) and (found := re.search(pattern, (group / file).read_text())):
-                    return f"{file}: {found[0]}"
-    return None
 
 
 class SlowGroup:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import psutil
 
 from harness.errors import AwaitTimeout
+from harness.host.freezer import thaw
 from harness.waiting import await_until
 
 MARK = "JBOD_RUN"
@@ -36,6 +37,7 @@ def kill_marked(mark: str) -> list[psutil.Process]:
     for process in mine:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+            thaw(process.pid)  # in a container that is paused it would not end
     return mine
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.host.control_group import group_below
+from harness.host.freezer import group_below
 from harness.waiting import let_pass
 
 LOOK_S, LOOKS = 1.0, 3

@@ -31,8 +31,8 @@ from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
 from harness.host import undo
 from harness.host.cache import cache_dir
-from harness.host.control_group import FROZEN
 from harness.host.engine import LABEL, OWN_BASE, compose, engine, host, images_here, remove_run, run_once
+from harness.host.freezer import FROZEN
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.journal import Journal
@@ -394,7 +394,7 @@ def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp
     clean = [str(JBOD), "clean"]
     try:
         run.start()
-        run.await_event('"fault.injected"')
+        run.await_event('"fault.noticed"')  # the followers that were held go on by then
         own_engine.kill()
         assert run.await_end() == EXIT_HARNESS, run.said.read_text()
         [result] = run.results()

@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,8 @@ from faults.broker import BrokerPaused
 from harness.cluster.nodes import container
 from harness.cluster.nodes.container import ContainerNode
 from harness.cluster.nodes.process import ProcessNode
-from harness.host.control_group import FROZEN, freezer_state
+from harness.host.freezer import FROZEN, freezer_state
+from harness.host.marked_processes import MARK, kill_marked
 from harness.waiting import await_until
 from suites.selftest.fakes import fake, fake_broker
 
@@ -80,7 +81,8 @@ def frozen(pid: int) -> Iterator[None]:
         yield
     finally:
         (group / file).write_text(words[1])
-        (root / "cgroup.procs").write_text(str(pid))
+        with suppress(ProcessLookupError):
+            (root / "cgroup.procs").write_text(str(pid))
         group.rmdir()
 
 
@@ -92,6 +94,21 @@ def test_a_real_process_in_a_real_freezer() -> None:
                     lambda: freezer_state(process.pid), lambda said: said in FROZEN, timeout_s=10, what="it to freeze"
                 )
             assert freezer_state(process.pid) not in FROZEN
+        finally:
+            process.kill()
+
+
+def test_a_frozen_process_that_is_killed_ends() -> None:
+    """An engine that was killed leaves a paused container frozen, and a frozen process outlives SIGKILL."""
+    mark = f"test-{secrets.token_hex(4)}"
+    with subprocess.Popen(["sleep", "60"], env=os.environ | {MARK: mark}) as process:
+        try:
+            with frozen(process.pid):
+                await_until(
+                    lambda: freezer_state(process.pid), lambda said: said in FROZEN, timeout_s=10, what="it to freeze"
+                )
+                assert [each.pid for each in kill_marked(mark)] == [process.pid]
+                assert process.wait(timeout=10) == -signal.SIGKILL
         finally:
             process.kill()
 

@@ -41,8 +41,9 @@ from harness.cluster.nodes.networks import free_network, release_network
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Endpoint, Node, NodeSpec, Runtime
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.host.broker_user import broker_user
-from harness.host.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
+from harness.host.control_group import SlowGroup, controller, group_of
 from harness.host.engine import compose, compose_program, engine, execute, explained, host, run_once
+from harness.host.freezer import FROZEN, freezer_state
 from harness.host.java import FAST_START
 from harness.host.marked_processes import MARK
 from harness.kafka.versions import Mode, Tool
