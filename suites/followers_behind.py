@@ -36,9 +36,10 @@ _KNOWN_AFTER_S = 10.0
 """Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
 _LEAST_S = 0.3
 """Seconds that followers are held at least, so that an ack or a read that comes too early has the time to arrive."""
-_TRIES = 3
+_TRIES = 4
+_SOON_S = 0.5
 _AHEAD_S = 1.0
-"""Seconds that a leader gets to append something: the producer sends ten batches a second."""
+"""Seconds that a leader gets to append something, and in the last try: the producer sends ten batches a second."""
 
 F = TypeVar("F", bound=Fault)
 
@@ -100,7 +101,6 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
         return
     hold = _hold_behind(led, theirs, sorted(followers, key=lambda broker: broker.id))
     try:
-        _get_ahead(led, theirs, hold)
         yield
     finally:
         hold.end()
@@ -109,20 +109,34 @@ def ahead_of_followers(topic: Topic, *faults: Fault) -> Iterator[None]:
 def _hold_behind(
     led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], followers: Sequence[Broker]
 ) -> _Hold:
-    """Hold the followers, at a moment when they have all that the leaders have, if there is one in a few tries.
+    """Hold the followers until a leader has records alone, and note it; after a few tries, whether one has or not.
 
-    A leader that waits for its followers already reads no request of the producer, so nothing would be sent meanwhile.
+    A leader that waits for its followers already reads no request of the producer, so nothing would be sent in the
+    hold. Then the followers go on until the leader has appended more.
     """
-    for _ in range(_TRIES):
+    for left in reversed(range(_TRIES)):
+        before = _all_written(led)
         hold = _Hold(followers)
-        if not _is_any_ahead(led, theirs):
-            return hold
-        hold.end()
-        with suppress(AwaitTimeout):
-            await_until(
-                lambda: not _is_any_ahead(led, theirs), timeout_s=_AHEAD_S, what="the followers to have every record"
-            )
-    return _Hold(followers)
+        try:
+            if (not left or not _is_any_ahead(led, theirs)) and _get_ahead(led, theirs, hold, is_last=not left):
+                return hold
+        except BaseException:
+            hold.end()
+            raise
+        if left:
+            hold.end()
+            _await_appended(led, theirs, before)
+    return hold
+
+
+def _await_appended(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], before: int) -> None:
+    """Wait until the leaders have more bytes than before, and the followers have them, too; not for long."""
+    with suppress(AwaitTimeout):
+        await_until(
+            lambda: _all_written(led) > before and not _is_any_ahead(led, theirs),
+            timeout_s=_AHEAD_S,
+            what="the leaders to append more, and the followers to have it",
+        )
 
 
 def _hit(faults: Sequence[Fault], partition: Partition) -> LogDir | None:
@@ -134,7 +148,9 @@ def _hit(faults: Sequence[Fault], partition: Partition) -> LogDir | None:
     return log_dir if hit else None
 
 
-def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], hold: _Hold) -> None:
+def _get_ahead(
+    led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], hold: _Hold, *, is_last: bool
+) -> bool:
     """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR.
 
     One batch is all that it gets: a broker reads a client's next request when it has answered the one before.
@@ -149,10 +165,12 @@ def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Seque
     try:
         await_until(
             ahead_for_long,
-            timeout_s=min(_AHEAD_S, hold.left_s()),
+            timeout_s=min(_AHEAD_S if is_last else _SOON_S, hold.left_s()),
             what="a leader to append a record that its followers do not have",
         )
     except AwaitTimeout:
+        if not is_last:
+            return False
         ahead = False
     behind = [
         partition
@@ -172,6 +190,7 @@ def _get_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Seque
             seconds=time.monotonic() - began,
             ahead=ahead,
         )
+    return ahead
 
 
 def _is_any_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]]) -> bool:
@@ -181,6 +200,10 @@ def _is_any_ahead(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Se
         for partition, log_dir in led.items()
         if theirs[partition]
     )
+
+
+def _all_written(led: Mapping[Partition, LogDir]) -> int:
+    return sum(_written(partition, log_dir) for partition, log_dir in led.items())
 
 
 def _written(partition: Partition, log_dir: LogDir) -> int:
