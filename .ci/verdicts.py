@@ -2,9 +2,9 @@
 
 verdicts.py same FILE FILE    did the same cases come out the same in both, with the same deviations seen?
 verdicts.py skipped FILE      how many cases were skipped, by reason
-failed FILE       pytest's own list of what failed, a node id a line
-undecided FILE    the cases that came out unknown or error, an id a line
-replace FILE NEW  put the cases of NEW in the place of those of FILE, and name those that came out valid only now
+verdicts.py failed FILE       what pytest's cache lists as failed, a node id a line
+verdicts.py undecided FILE    the cases that came out unknown or error, an id a line
+verdicts.py replace FILE NEW  put NEW's cases in the place of FILE's, and name those that are valid only now
 """
 
 import json

@@ -1,9 +1,9 @@
 """Injects faults while the followers are behind the leader.
 
 On a fast machine every follower has every record when a leader fails. A broker that acks too early, or shows records
-too early, then does no harm. Here the followers are held (SIGSTOP) until the leader has records that only it has. Then
-the fault comes, and the followers go on. They stay in the ISR: they are held for less than their sessions, and for less
-than ``replica.lag.time.max.ms``. etcd's and Jepsen's pauses are longer; they would change the leader.
+too early, then does no harm. Here the followers are held (paused) until the leader has records that they lack. Then
+the fault is injected, and the followers go on. They stay in the ISR: a hold is shorter than their sessions and than
+``replica.lag.time.max.ms``. etcd and Jepsen pause for longer; that would change the leader.
 
 While a follower in the ISR is held, no record that was sent since then may be acked with ``acks=all``, or read
 (:mod:`harness.measure.premature`).
@@ -28,8 +28,8 @@ from harness.events import FollowersHeld
 from harness.journal import now
 from harness.waiting import await_until
 
-HELD_S = 1.5
-"""The most that a follower is held: half of the shortest session (``broker.session.timeout.ms`` of 3 s)."""
+_HELD_S = 1.5
+"""The most seconds of a hold: half of the shortest session (``broker.session.timeout.ms`` of 3 s)."""
 _SHRUNK = r"Partition {partition} .*Shrinking ISR"
 """The leader's log line. In ZooKeeper mode metadata has the smaller ISR some seconds later only."""
 _KNOWN_AFTER_S = 10.0
@@ -37,21 +37,20 @@ _KNOWN_AFTER_S = 10.0
 _LEAST_S = 0.3
 """Seconds that followers are held at least, so that an ack or a read that comes too early has the time to arrive."""
 _TRIES = 4
-_SOON_S = 0.5
-_AHEAD_S = 1.0
-"""Seconds that a leader gets to append something, and in the last try: the producer sends ten batches a second."""
+_SOON_S, _AHEAD_S = 0.5, 1.0
+"""Seconds in which a leader must append something; the second is for the last try. Ten batches a second are sent."""
 
 F = TypeVar("F", bound=Fault)
 
 
 class _Hold:
-    """Brokers that are paused, until :meth:`end` or for at most :data:`HELD_S`."""
+    """Brokers that are paused, until :meth:`end` or for at most :data:`_HELD_S`."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self._held: list[Broker] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._timer = threading.Timer(HELD_S, self.end)
+        self._timer = threading.Timer(_HELD_S, self.end)
         self._timer.daemon = True
         self._timer.start()
         for broker in brokers:
@@ -61,7 +60,7 @@ class _Hold:
 
     def left_s(self) -> float:
         """Seconds until it ends by itself."""
-        return max(0.0, self._began + HELD_S - time.monotonic())
+        return max(0.0, self._began + _HELD_S - time.monotonic())
 
     def end(self) -> None:
         """Let the brokers continue; also twice."""
