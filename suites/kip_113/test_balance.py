@@ -7,6 +7,7 @@ input to kafka-reassign-partitions.sh to execute the new assignment." And: "user
 
 from __future__ import annotations
 
+import concurrent.futures
 import time
 from collections.abc import Collection, Mapping
 
@@ -61,9 +62,11 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
             placement_of(cluster, bulk[index], log_dir)
             for index, log_dir in balanced_plan(skewed, sizes_by_tool(skewed, bulk)).items()
         ]
-        execute(cluster, *plan, log_dirs_throttle=RATE)
         moved = {each.partition.index for each in plan if each.partition.log_dir_on(skewed) not in each.on}
-        case.measure("time to completion, as foreseen to real", follow_moves(skewed, bulk, moved))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the moves may end before the tool does
+            executed = pool.submit(execute, cluster, *plan, log_dirs_throttle=RATE)
+            case.measure("time to completion, as foreseen to real", follow_moves(skewed, bulk, moved))
+            executed.result()
         await_reassigned(cluster, state, *plan, timeout_s=timeouts.MOVE_S)
         check_even(skewed, sizes_by_tool(skewed, bulk))
         pair.await_progress(after=now())
@@ -123,15 +126,16 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     :raises PromiseBroken: a lag rises, no lag shows progress, or another replica moves
     """
     lags: dict[int, list[int]] = {}
-    began, left = time.monotonic(), 0
+    began_at, left = 0.0, 0
 
     def look() -> int:
-        nonlocal left
+        nonlocal began_at, left
         seen = [r for state in broker.describe_log_dirs() for r in state.replicas if r.topic == topic.name]
         future = [replica for replica in seen if replica.is_future]
         for replica in future:
             lags.setdefault(replica.partition, []).append(replica.offset_lag)
         wanted = {replica.partition for replica in future}
+        began_at = began_at or (time.monotonic() if future else 0.0)
         left = left or sum(r.size * (-1 if r.is_future else 1) for r in seen if r.partition in wanted)
         return len(future)
 
@@ -143,7 +147,7 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    foreseen, took = left / RATE, time.monotonic() - began
+    foreseen, took = left / RATE, time.monotonic() - began_at
     broker.journal.write("move.followed", lags=lags, bytes=left, foreseen_s=round(foreseen, 3), took_s=round(took, 3))
     if not lags.keys() <= set(moved):
         raise PromiseBroken(f"partitions {sorted(moved)} of {topic} should move on {broker}, and {sorted(lags)} do")

@@ -135,7 +135,8 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = follower_of(orders[0])
     here = orders[0].log_dir_on(victim)
     bad, good = (log_dir for log_dir in victim.log_dirs if log_dir != here)
-    with workload.running(orders) as pair:
+    with workload.running(orders, record_bytes=1000) as pair:
+        pair.await_count(500)  # more than the first fetch of a held move
         check_move_refused(orders[0], LogDir(victim, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         # "topicPartition.<uuid>-future" would be longer than a file's name may be (KAFKA-4893).
         alone = leader_of(long_name[0])
