@@ -30,7 +30,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.quorum.zookeeper import LogDirEvents
-from harness.cluster.topic import Topic
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
@@ -277,6 +277,24 @@ def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
     errors = [state.error for state in broker.describe_log_dirs() if state.path == str(log_dir.path) and state.error]
     if errors:
         raise PromiseBroken(f"{log_dir} gave no error, and {broker} describes it as {errors[0]}")
+
+
+def check_led_by_another(partition: Partition, dead: Broker) -> None:
+    """Another broker leads now, so the records that only the dead one has must be truncated.
+
+    :raises Inconclusive: no broker leads, because the dead one was the last of the ISR: the others were paused too long
+    """
+    seen = await_until(
+        partition.describe,
+        lambda state: state.leader not in (None, dead.id) or state.isr == (dead.id,),
+        timeout_s=timeouts.BROKER_FAILURE_S,
+        what=f"{dead} not to lead {partition} any more",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    dead.journal.write("partition.led_anew", partition=str(partition), leader=seen.leader, isr=seen.isr)
+    if seen.leader is None:
+        raise Inconclusive(f"{dead} was the last of the ISR of {partition}: the others were paused for too long")
 
 
 def check_rebuilt(flip: BitsFlipped) -> None:

@@ -544,6 +544,7 @@ def write_untracked_records(
     keys: int | None = None,
     into: int | None = None,
     to: Broker | None = None,
+    age_s: float = 0,
 ) -> None:
     """Write records that are not in the history: the judge does not expect any of them.
 
@@ -551,14 +552,17 @@ def write_untracked_records(
     :param keys: use so many different keys in turn; None: no keys
     :param into: the partition; None: all in turn
     :param to: write to this leader with acks=1, so that followers may miss the records (default: acks=all)
+    :param age_s: the timestamp of the records is so many seconds ago
     :raises Inconclusive: not all records are acked in time
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
     most = max(1_000_000, 2 * size)
     client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384, "message.max.bytes": most})
+    timestamp_ms = round((now().timestamp() - age_s) * 1000)
     for number in range(count):
         value, key = f"untracked {number}".ljust(size), None if keys is None else str(number % keys)
-        client.produce(topic.name, value, key, partition=number % len(topic) if into is None else into)
+        partition = number % len(topic) if into is None else into
+        client.produce(topic.name, value, key, partition=partition, timestamp=timestamp_ms)
     left = client.flush(timeouts.PROGRESS_S)
     if left:
         raise Inconclusive(f"{left} of {count} records could not be written to {topic}")

@@ -27,9 +27,9 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
 from harness.errors import HarnessError
@@ -54,6 +54,18 @@ class Refused(HarnessError):
         super().__init__(f"{what}: {error}{f' ({message})' if message else ''}")
         self.error = error
         self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Producer:
+    """An idempotent producer, by the id and epoch that a broker gave it."""
+
+    id: int
+    epoch: int
+
+
+UNNAMED = Producer(id=-1, epoch=-1)
+"""A producer that is not idempotent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,23 +262,60 @@ class Admin:
         _check(f"offset of {topic}-{partition}", got)
         return int(got.offset)
 
-    def produce(self, topic: str, partition: int, value: bytes) -> int:
-        """Write one record with acks=1, as a client that takes this broker for the leader; returns its offset."""
-        batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 16)
+    def init_producer_id(self) -> Producer:
+        """The id and epoch of a new idempotent producer (KIP-98)."""
+        got = self._connection.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
+        _check("get a producer id", got)
+        return Producer(id=int(got.producer_id), epoch=int(got.producer_epoch))
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        acks: int = 1,
+        timeout_s: float = 5.0,
+        producer: Producer = UNNAMED,
+        sequence: int = -1,
+    ) -> int:
+        """Write one record, as a client that takes this broker for the leader; returns its offset.
+
+        :param acks: 1, or -1 for all
+        :param timeout_s: seconds that the broker may wait for its followers
+        :param sequence: the record's sequence number, if ``producer`` is idempotent
+        """
+        batch = MemoryRecordsBuilder(
+            magic=2,
+            compression_type=0,
+            batch_size=1 << 16,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+        )
         batch.append(timestamp=None, key=None, value=value)
         batch.close()
         wanted = ProduceRequest.TopicProduceData
         data = wanted.PartitionProduceData(index=partition, records=batch.buffer())
         topics = [wanted(name=topic, topic_id=self._topic_id(topic), partition_data=[data])]
-        request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=5_000, topic_data=topics)
-        got = self._connection.ask(request).responses[0].partition_responses[0]
+        timeout_ms = round(timeout_s * 1000)
+        request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        got = self._connection.ask(request, timeout_s=timeout_s + 5.0).responses[0].partition_responses[0]
         _check(f"write a record to {topic}-{partition}", got)
         return int(got.base_offset)
 
-    def fetch(self, topic: str, partition: int, offset: int) -> bytes:
-        """The record batches from an offset on, for a consumer that takes this broker for the leader."""
+    def fetch(self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1) -> bytes:
+        """The record batches from an offset on, for a consumer that takes this broker for the leader.
+
+        :param leader_epoch: the leader epoch that the consumer knows (KIP-320); -1: none
+        """
         wanted = FetchRequest.FetchTopic
-        data = wanted.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        data = wanted.FetchPartition(
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            partition_max_bytes=1 << 16,
+        )
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 16, topics=topics, forgotten_topics_data=[])
         answer = self._connection.ask(request)
@@ -274,6 +323,20 @@ class Admin:
         got = answer.responses[0].partitions[0]
         _check(f"fetch {topic}-{partition} from {offset}", got)
         return bytes(got.records or b"")
+
+    def end_of_epoch(self, topic: str, partition: int, epoch: int, *, leader_epoch: int = -1) -> tuple[int, int]:
+        """The latest leader epoch of the log that is not after ``epoch``, and its end offset (KIP-320); ask the leader.
+
+        :param leader_epoch: the leader epoch that the client knows; -1: none
+        """
+        wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        data = wanted.OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=leader_epoch, leader_epoch=epoch
+        )
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted(topic=topic, partitions=[data])])
+        got = self._connection.ask(request).topics[0].partitions[0]
+        _check(f"end of leader epoch {epoch} of {topic}-{partition}", got)
+        return int(got.leader_epoch), int(got.end_offset)
 
     def _topic_id(self, topic: str) -> uuid.UUID:
         """The topic's id, by which newer versions of requests name it."""

@@ -23,11 +23,10 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.connection import NoAnswer
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery, promised
+from suites.checks import check_delivery, check_led_by_another, promised
 from suites.deviations import CLEANING_STOPS, RETENTION_WAITS, TRUNCATED_SEGMENTS_STAY
 from suites.log_cleaning import (
     COMPACTED,
@@ -273,24 +272,6 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
     check_settled(state, changed)
     check_same_bytes(changed[0])
     check_delivery(workload)
-
-
-def check_led_by_another(partition: Partition, dead: Broker) -> None:
-    """Another broker leads now, so the records that only the dead one has must be truncated.
-
-    :raises Inconclusive: no broker leads, because the dead one was the last of the ISR: the others were paused too long
-    """
-    seen = await_until(
-        partition.describe,
-        lambda state: state.leader not in (None, dead.id) or state.isr == (dead.id,),
-        timeout_s=timeouts.BROKER_FAILURE_S,
-        what=f"{dead} not to lead {partition} any more",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-    dead.journal.write("partition.led_anew", partition=str(partition), leader=seen.leader, isr=seen.isr)
-    if seen.leader is None:
-        raise Inconclusive(f"{dead} was the last of the ISR of {partition}: the others were paused for too long")
 
 
 def check_truncated(partition: Partition, log_dir: LogDir, uncut: bytes) -> None:

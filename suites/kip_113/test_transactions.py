@@ -8,34 +8,26 @@ leader would accept duplicates, forget open transactions, and hand aborted recor
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from collections.abc import Sequence
 
 from faults.base import injected
 from faults.broker import BrokerStopped
 from faults.targets import leader_of, other_dir
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition, Topic
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.metadata import ProducerState
 from harness.runner.case_workload import CaseWorkload
-from harness.waiting import await_until
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import SMALL_FETCHES, begin_move, check_under_way, finish_move, make_leader, moves_held
-
-RECORDS = 200  # of a transaction: 200 KB, three times the first fetch of a held move
-# The broker's upper limit: Kafka must not end a transaction that is left open on purpose.
-NEVER_MS = 15 * 60 * 1000
+from suites.untracked_transactions import UntrackedProducer, check_reads
 
 
 @scenario(
@@ -90,63 +82,6 @@ def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-class UntrackedProducer:
-    """A transactional producer whose records are not in the history; each of its values is different.
-
-    :raises PromiseBroken: any of its calls fails
-    """
-
-    def __init__(self, topic: Topic, name: str) -> None:
-        self._topic, self._name = topic, name
-        self._numbers = itertools.count()
-        self._open = False
-        self._client = Producer(
-            {
-                "bootstrap.servers": topic.cluster.bootstrap,
-                "transactional.id": f"{topic}-{name}",
-                "transaction.timeout.ms": NEVER_MS,
-                "batch.size": 16384,
-                "log_level": 0,  # its errors while brokers are away do not belong on the terminal
-            }
-        )
-        with self._promised():
-            self._client.init_transactions(timeouts.PROGRESS_S)
-
-    def write(self, *, commit: bool | None = None) -> list[bytes]:
-        """Write records in the open transaction, or in a new one, and wait for their acks; returns the values.
-
-        :param commit: commit or abort the transaction afterwards; None: leave it open
-        """
-        values = [f"{self._name} {next(self._numbers)}".ljust(1000).encode() for _ in range(RECORDS)]
-        refused: list[KafkaError] = []
-
-        def report(error: KafkaError | None, _: object) -> None:
-            if error is not None:
-                refused.append(error)
-
-        with self._promised():
-            if not self._open:
-                self._client.begin_transaction()
-            for value in values:
-                self._client.produce(self._topic.name, value, partition=0, on_delivery=report)
-            left = self._client.flush(timeouts.PROGRESS_S)
-            if left or refused:
-                raise PromiseBroken(
-                    f"{self._name} could not write {left} of {RECORDS} records to {self._topic}; {refused}"
-                )
-            if commit is not None:
-                (self._client.commit_transaction if commit else self._client.abort_transaction)(timeouts.PROGRESS_S)
-        self._open = commit is None
-        return values
-
-    @contextmanager
-    def _promised(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise PromiseBroken(f"the transactional producer {self._name} failed: {error}") from error
-
-
 def check_producers_known(partition: Partition, before: Sequence[ProducerState]) -> None:
     """The leader has the same producer state as before the move: two producers with open transactions."""
     leader = partition.leader()
@@ -154,40 +89,3 @@ def check_producers_known(partition: Partition, before: Sequence[ProducerState])
     leader.journal.write("producers.known", partition=str(partition), producers=[str(each) for each in known])
     if known != before or [each.open_since is None for each in known] != [False, False]:
         raise PromiseBroken(f"the producer state of {partition} on {leader} is {list(known)}, and was {list(before)}")
-
-
-def check_reads(topic: Topic, isolation: str, values: Sequence[bytes]) -> None:
-    """A consumer that begins at the first offset gets exactly these values, in this order."""
-    client = Consumer(
-        {
-            "bootstrap.servers": topic.cluster.bootstrap,
-            "group.id": f"{topic}-{isolation}",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    read: list[bytes] = []
-
-    def reaches_end() -> bool:
-        for message in client.consume(1000, 0.5):
-            error = message.error()
-            if error is None:
-                read.append(message.value() or b"")
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return True
-        return False
-
-    try:
-        client.assign([TopicPartition(topic.name, 0, OFFSET_BEGINNING)])
-        what = f"a {isolation} consumer to reach the end of {topic}"
-        await_until(reaches_end, timeout_s=timeouts.PROGRESS_S, what=what, failure=PromiseBroken)
-    finally:
-        client.close()
-    topic.cluster.journal.write("consumer.read", topic=topic.name, isolation=isolation, records=len(read))
-    if read != list(values):
-        raise PromiseBroken(
-            f"a {isolation} consumer got {len(read)} records of {topic} instead of {len(values)}: "
-            f"{len(set(values) - set(read))} missing, {len(set(read) - set(values))} that should not be there"
-        )

@@ -23,10 +23,10 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ProducerState, ReplicaInDir
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Deviation
-from suites.checks import check_ends, check_group_commits, check_notified, promised
+from suites.checks import check_ends, check_group_commits, check_led_by_another, check_notified, promised
 from suites.deviations import LONE_FUTURE_REPLICA_EMPTIED
 from suites.kip_112.test_behaviours import fatal_fault_in
-from suites.kip_113.test_log_changes import check_led_by_another, check_truncated
+from suites.kip_113.test_log_changes import check_truncated
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_swaps import emptied
 from suites.kip_113.test_tools_across import check_gave_up

@@ -1,0 +1,121 @@
+"""Shows what a leader does while fewer replicas are in sync than ``min.insync.replicas``.
+
+It acks nothing with acks=all. Since 3.7 it shows consumers nothing new either: its high watermark waits
+(KAFKA-15583).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+from faults.base import injected
+from faults.broker import BrokerPaused
+from faults.log_dir import Chmod000
+from faults.targets import leader_of
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition, Topic
+from harness.errors import PromiseBroken
+from harness.kafka.admin import Admin, Refused
+from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.versions import VersionRange
+from harness.waiting import await_until
+from suites.checks import check_refused
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import await_checkpoints, log_dirs_failed, restart_after_healing, write_untracked_records
+
+HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
+TWO_IN_SYNC = {"min.insync.replicas": "2"}
+BEFORE = 10  # records
+WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.ms, after which the ISR shrinks
+
+
+@scenario(
+    "logs/below-min-isr",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: on both followers, with min.insync.replicas=2",
+    builds=HOLDS_HIGH_WATERMARK,
+    judged=False,
+)
+def test_below_min_isr(cluster: Cluster) -> None:
+    """Both followers' log dirs fail: the leader refuses acks=all, and a record with acks=1 is not shown until then."""
+    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
+    state = StateCheck(cluster, events)
+    leader, followers = leader_of(events[0]), events[0].followers()
+    write_untracked_records(events, BEFORE)
+    with log_dirs_failed(state, *(Chmod000(events[0].log_dir_on(follower)) for follower in followers)):
+        check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
+        leader.admin.produce(events.name, 0, b"only on the leader")
+        check_not_shown(events[0], leader)
+    for follower in followers:
+        restart_after_healing(state, follower)
+    await_shown(events, BEFORE + 1)
+
+
+@scenario(
+    "logs/isr-shrinks-amid-write",
+    kip=112,
+    plan="2. … a follower falls out of the ISR while a record with acks=all waits for it",
+    builds=HOLDS_HIGH_WATERMARK,
+    judged=False,
+)
+def test_isr_shrinks_amid_write(cluster: Cluster) -> None:
+    """Both followers hang while a record with acks=all waits for them: it is neither acked nor shown."""
+    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
+    state = StateCheck(cluster, events)
+    leader, followers = leader_of(events[0]), events[0].followers()
+    write_untracked_records(events, BEFORE)
+    host, port = leader.bootstrap.split(":")
+    waiting = Admin(Connection(host, int(port)))  # a connection serves one request at a time
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, injected(*map(BrokerPaused, followers)):
+        waits = pool.submit(waiting.produce, events.name, 0, b"waits", acks=-1, timeout_s=WAITS_S)
+        state.broker_gone(*followers)
+        state.check()
+        check_not_shown(events[0], leader)
+        check_not_acked(waits, leader)
+    for follower in followers:
+        state.broker_back(follower)
+    state.check(timeouts.RECOVERY_S)
+    await_shown(events, BEFORE + 1)
+
+
+def check_not_acked(waits: concurrent.futures.Future[int], leader: Broker) -> None:
+    """The write that waited for followers ends with an error."""
+    try:
+        offset = waits.result(2 * WAITS_S)
+    except Refused as refused:
+        if refused.error not in {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", "REQUEST_TIMED_OUT"}:
+            raise PromiseBroken(f"a write that waited for followers ended on {leader} with {refused}") from refused
+        return
+    raise PromiseBroken(f"{leader} acked offset {offset} with acks=all, though no follower was in sync")
+
+
+def check_not_shown(partition: Partition, leader: Broker) -> None:
+    """The high watermark stays where it was, and a consumer gets nothing, for several checkpoints."""
+    key = (partition.topic, partition.index)
+    await_checkpoints(partition.log_dir_on(leader), 3)
+    try:
+        end = leader.admin.end_offset(*key)
+    except Refused as refused:
+        if refused.error != "OFFSET_NOT_AVAILABLE":  # in a new leader epoch, until the high watermark rises (KIP-207)
+            raise
+        end = BEFORE
+    if end != BEFORE or leader.admin.fetch(*key, BEFORE):
+        raise PromiseBroken(
+            f"{leader} alone is in the ISR of {partition}, fewer replicas in the ISR than min.insync.replicas, and its "
+            f"high watermark rose from {BEFORE} to {end}: consumers get a record that may be lost"
+        )
+
+
+def await_shown(topic: Topic, end: int) -> None:
+    """With enough replicas in sync again, the high watermark rises."""
+    await_until(
+        lambda: topic.cluster.end_offsets([topic])[topic.name, 0],
+        lambda seen: seen == end,
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"the high watermark of {topic[0]} to be {end}",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )

@@ -1,0 +1,84 @@
+"""Shows that a log with several segments survives a crash, bit rot and truncation (beyond KIP-112).
+
+The pair writes small records, so its logs have one segment each. These logs have several, since much of what a broker
+does with its log is decided for each segment: which of them to check after a crash, and which to cut off or delete.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
+from faults.segment import ByteFlipped
+from faults.targets import follower_of, leader_of
+from harness import timeouts
+from harness.cluster.cluster import Cluster
+from harness.errors import Inconclusive
+from suites.checks import check_led_by_another
+from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import flipped_while_down, write_untracked_records
+
+SEGMENTS = {"segment.bytes": str(1 << 20)}  # the least that Kafka 4 allows; a thousand records of 1 kB
+MORE_THAN_TWO = 2500  # records of 1 kB
+
+
+@scenario(
+    "logs/older-segment-flipped",
+    kip=112,
+    plan="a replica's segment rots while its broker is down, where it was not flushed; newer segments are behind it",
+    judged=False,
+    overrides={"log.flush.offset.checkpoint.interval.ms": "600000"},  # written by a clean stop only
+)
+def test_older_segment_flipped(cluster: Cluster) -> None:
+    """A bit flips in the oldest of several segments, behind the recovery point: recovery truncates the log there.
+
+    The clean stop puts the recovery point in the middle of the first segment. The crash comes after it, so the broker
+    must check all that it wrote since. It then fetches again what it has cut off, newer segments included.
+    """
+    events = cluster.create_topic("events", configs=SEGMENTS)
+    state = StateCheck(cluster, events)
+    victim = follower_of(events[0])
+    write_untracked_records(events, 300, size=1000)
+    with injected(BrokerStopped(victim)):
+        state.broker_gone(victim)
+        state.check()
+    state.broker_back(victim)
+    state.check(timeouts.RECOVERY_S)
+    write_untracked_records(events, 300 + MORE_THAN_TWO, size=1000)
+    state.check()  # the follower has everything
+    rotten = b"untracked 400 "  # written once, after the clean stop, into the first segment
+    with flipped_while_down(state, ByteFlipped(events[0].log_dir_on(victim), events.name, 0, text=rotten)):
+        check_same_bytes(events[0])
+    check_no_leftovers(cluster, {events.name})
+
+
+@scenario(
+    "logs/segments-truncated",
+    kip=112,
+    plan="a follower's log is truncated to its new leader's, by more than two segments",
+    judged=False,
+)
+def test_segments_truncated(cluster: Cluster) -> None:
+    """A leader dies with three segments that no other broker has: it truncates them, and follows the new leader."""
+    events = cluster.create_topic("events", configs=SEGMENTS)
+    state = StateCheck(cluster, events)
+    write_untracked_records(events, 300, size=1000)
+    dead = leader_of(events[0])
+    with ExitStack() as down:
+        with injected(*map(BrokerPaused, cluster.others(dead))):
+            write_untracked_records(events, MORE_THAN_TWO, size=1000, to=dead)
+            segments = len(list(events[0].log_dir_on(dead).replica_dir(events.name, 0).glob("*.log")))
+            down.enter_context(injected(BrokerKilled(dead)))
+        check_led_by_another(events[0], dead)
+        if segments < 3:
+            raise Inconclusive(f"{dead} has {segments} segments of {events[0]}, so little is truncated")
+        state.broker_gone(dead)
+        state.check()
+        write_untracked_records(events, 300, size=500)
+    state.broker_back(dead)
+    state.check(timeouts.RECOVERY_S)
+    check_same_bytes(events[0])
+    check_no_leftovers(cluster, {events.name})

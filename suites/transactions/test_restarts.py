@@ -1,0 +1,86 @@
+"""Shows that brokers know their transactions after a restart and after a crash, and fence old producers (KIP-98).
+
+A log's transactions are on its leader's disk three times: in the records themselves, in snapshots of the state of its
+producers, and in each segment's index of aborted transactions. A clean stop writes all of it. After a crash, the broker
+builds it again from the records.
+"""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerStopped
+from harness import timeouts
+from harness.cluster.cluster import Cluster
+from harness.errors import PromiseBroken
+from suites.on_disk import check_same_bytes
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import make_leader
+from suites.untracked_transactions import UntrackedProducer, check_reads
+
+SEGMENTS = {"segment.bytes": str(1 << 20)}  # the least that Kafka 4 allows; a thousand records of 1 kB
+MANY = 700  # records: the second transaction begins in one segment and ends in the next
+
+
+@scenario(
+    "transactions/restarted-with-open",
+    kip=112,
+    plan="transactions in several segments, open and aborted, over a clean stop and a crash of a broker",
+    judged=False,
+)
+def test_restarted_with_open(cluster: Cluster) -> None:
+    """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all."""
+    ledger = cluster.create_topic("ledger", configs=SEGMENTS)
+    coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
+    state = StateCheck(cluster, ledger, coordinator_log)
+    broker = ledger[0].leader()
+    first, second, third = (UntrackedProducer(ledger, name) for name in ("first", "second", "third"))
+    everything = committed = first.write(commit=True, count=MANY)
+    everything = [*everything, *second.write(commit=False, count=MANY)]
+    overlapped, ended = first.write(), second.write(count=MANY)
+    kept = third.write(commit=True, count=MANY)
+    second.write(commit=False, count=0)  # aborted before the transaction that began earlier
+    first.write(commit=False, count=0)
+    everything, committed = [*everything, *overlapped, *ended, *kept], [*committed, *kept]
+    check_reads(ledger, "read_committed", committed)
+    for end in (BrokerStopped, BrokerKilled):
+        everything += first.write(commit=False, count=MANY)  # after the last clean stop, so a crash must find it
+        left_open = second.write()
+        with injected(end(broker)):
+            state.broker_gone(broker)
+            state.check()
+        state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
+        make_leader(cluster, state, broker)
+        hidden = third.write(commit=True)
+        check_reads(ledger, "read_committed", committed)  # later records wait for the open transaction
+        second.write(commit=True, count=0)
+        everything, committed = [*everything, *left_open, *hidden], [*committed, *left_open, *hidden]
+        check_reads(ledger, "read_committed", committed)
+        check_reads(ledger, "read_uncommitted", everything)
+    check_same_bytes(*ledger.partitions)
+
+
+@scenario(
+    "transactions/zombie-producer",
+    kip=112,
+    plan="a producer that is superseded amid a transaction, and does not know it",
+    judged=False,
+)
+def test_zombie_producer(cluster: Cluster) -> None:
+    """A second producer takes over a transactional id: the first one's transaction is aborted, and it cannot write."""
+    ledger = cluster.create_topic("ledger")
+    old = UntrackedProducer(ledger, "old", transactional_id="shared")
+    kept, aborted = old.write(commit=True), old.write()
+    new = UntrackedProducer(ledger, "new", transactional_id="shared")
+    began = new.write()
+    try:
+        old.write(count=1)
+    except PromiseBroken as refused:
+        cluster.journal.write("producer.fenced", error=str(refused))
+    else:
+        raise PromiseBroken("a producer wrote to a transaction though another one had taken over its transactional id")
+    new.write(commit=True, count=0)
+    check_reads(ledger, "read_committed", [*kept, *began])
+    check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began])
+    check_same_bytes(*ledger.partitions)
