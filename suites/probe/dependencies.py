@@ -201,6 +201,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("Produce", 3, "kip-112/creation-fails", "kip-112/what-users-see", "logs"),
     request("Fetch", 4, "kip-112/index-unreadable", "kip-112/records-unreadable", "kip-112/what-users-see", "logs"),
     request("OffsetForLeaderEpoch", 3, "logs/leader-epochs"),
+    request("InitProducerId", 0, "transactions/sequence-numbers"),
     request("DescribeQuorum", 0, modes=KRAFT),
     # --- MBeans -------------------------------------------------------------------------------------------------------
     mbean(mbeans.OFFLINE_DIRS, *COMPARED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kafka import mbeans
-from harness.kafka.admin import NewTopic
+from harness.kafka.admin import NewTopic, Refused
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.dependencies import DEPENDENCIES
@@ -74,6 +74,16 @@ def _move(trial: Trial) -> None:
     )
 
 
+def _producer_id(trial: Trial) -> bool:
+    producer = await_until(
+        trial.admin.init_producer_id,
+        timeout_s=SOON_S,
+        what="the broker to give a producer id",
+        retry_on=(Refused,),  # it first gets a block of ids
+    )
+    return producer.id >= 0 and producer.epoch == 0
+
+
 @tries("request-ApiVersions")
 def _api_versions(trial: Trial) -> str:
     """The connection sends it when it is opened, before anything else."""
@@ -97,6 +107,7 @@ _request("DescribeProducers", 0, lambda trial: trial.admin.describe_producers(TO
 _request("Produce", 3, lambda trial: trial.admin.produce(TOPIC, 3, b"by request") == RECORDS // PARTITIONS)
 _request("Fetch", 4, lambda trial: b"by request" in trial.admin.fetch(TOPIC, 3, RECORDS // PARTITIONS))
 _request("OffsetForLeaderEpoch", 3, lambda trial: trial.admin.end_of_epoch(TOPIC, 0, 0) == (0, RECORDS // PARTITIONS))
+_request("InitProducerId", 0, _producer_id)
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
 _request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
 _request("DescribeQuorum", 0, lambda trial: trial.admin.describe_quorum_leader() is not None)
