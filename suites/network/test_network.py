@@ -49,6 +49,7 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
     kip=112,
     plan="not of the KIP: a leader that brokers and clients can reach, but neither controller nor ZooKeeper",
     floors=Floors(during=0),  # as for leader-cut-off
+    needs=CutOff.needs,
 )
 def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader is cut off from the controller or ZooKeeper alone: another leads, and no acked record is lost.
@@ -105,6 +106,7 @@ def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) 
     kip=112,
     plan="not of the KIP: the same, where one replica is too few for acks=all",
     floors=Floors(during=0),  # nothing may be acked: what is written then waits
+    needs=CutOff.needs,
 )
 def test_leader_alone_too_few(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader is cut off from the other brokers, with min.insync.replicas=2: alone in the ISR, it acks nothing."""
