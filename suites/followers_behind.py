@@ -23,13 +23,17 @@ from faults.log_dir import LogDirFault
 from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
-from harness.errors import AwaitTimeout
+from harness.errors import AwaitTimeout, Inconclusive
 from harness.events import FollowersHeld
 from harness.journal import now
 from harness.waiting import await_until
 
-_HELD_S = 1.5
-"""The most seconds of a hold: half of the shortest session (``broker.session.timeout.ms`` of 3 s)."""
+_HELD_S = 1.2
+"""The most seconds of a hold: less than half of the shortest session (``broker.session.timeout.ms`` of 3 s).
+
+A ZooKeeper client pings each third of its session of 4 s, and gives up its connection after two thirds without an
+answer. So 1.3 s is the longest that it may stand still at any moment.
+"""
 _SHRUNK = r"Partition {partition} .*Shrinking ISR"
 """The leader's log line. In ZooKeeper mode metadata has the smaller ISR some seconds later only."""
 _KNOWN_AFTER_S = 10.0
@@ -39,6 +43,8 @@ _LEAST_S = 0.3
 _TRIES = 4
 _SOON_S, _AHEAD_S = 0.5, 1.0
 """Seconds in which a leader must append something; the second is for the last try. Ten batches a second are sent."""
+_BETWEEN_S = 2 * _HELD_S
+"""The most seconds between two holds."""
 
 F = TypeVar("F", bound=Fault)
 
@@ -50,6 +56,7 @@ class _Hold:
         self._held: list[Broker] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
+        self._ended: float | None = None
         self._timer = threading.Timer(_HELD_S, self.end)
         self._timer.daemon = True
         self._timer.start()
@@ -62,6 +69,14 @@ class _Hold:
         """Seconds until it ends by itself."""
         return max(0.0, self._began + _HELD_S - time.monotonic())
 
+    def held_s(self) -> float:
+        """Seconds from its beginning to its end, or until now."""
+        return (self._ended or time.monotonic()) - self._began
+
+    def ended_for_s(self) -> float:
+        """Seconds since it ended; 0 before that."""
+        return 0.0 if self._ended is None else time.monotonic() - self._ended
+
     def end(self) -> None:
         """Let the brokers continue; also twice."""
         self._timer.cancel()
@@ -69,6 +84,7 @@ class _Hold:
             for broker in self._held:
                 broker.resume()
             self._held.clear()
+            self._ended = self._ended or time.monotonic()
 
 
 @contextmanager
@@ -124,16 +140,23 @@ def _hold_behind(
             raise
         if left:
             hold.end()
-            _await_appended(led, theirs, before)
+            _await_appended(led, theirs, before, hold)
     return hold
 
 
-def _await_appended(led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], before: int) -> None:
-    """Wait until the leaders have more bytes than before, and the followers have them, too; not for long."""
+def _await_appended(
+    led: Mapping[Partition, LogDir], theirs: Mapping[Partition, Sequence[LogDir]], before: int, hold: _Hold
+) -> None:
+    """Wait until the leaders have more bytes than before, and the followers have them, too; not for long.
+
+    The wait is as long as the hold at least, so that the followers can renew their sessions before the next one.
+    """
     with suppress(AwaitTimeout):
         await_until(
-            lambda: _all_written(led) > before and not _is_any_ahead(led, theirs),
-            timeout_s=_AHEAD_S,
+            lambda: (
+                hold.ended_for_s() >= hold.held_s() and _all_written(led) > before and not _is_any_ahead(led, theirs)
+            ),
+            timeout_s=_BETWEEN_S,
             what="the leaders to append more, and the followers to have it",
         )
 
@@ -153,9 +176,12 @@ def _get_ahead(
     """Wait until a leader has records alone, and note for which partitions a held broker is in the ISR.
 
     One batch is all that it gets: a broker reads a client's next request when it has answered the one before.
+
+    :raises Inconclusive: a partition had held followers in its ISR, and has none there any more
     """
     held_at, began = now(), time.monotonic()
     held = {log_dir.broker.id for log_dirs in theirs.values() for log_dir in log_dirs}
+    in_sync = _with_in_sync(led, held, held_at)
 
     def ahead_for_long() -> bool:
         return _is_any_ahead(led, theirs) and time.monotonic() - began >= _LEAST_S
@@ -171,11 +197,12 @@ def _get_ahead(
         if not is_last:
             return False
         ahead = False
-    behind = [
-        partition
-        for partition, log_dir in led.items()
-        if _in_sync(partition, log_dir.broker) & held and not _shrank(partition, log_dir.broker, held_at)
-    ]
+    behind = _with_in_sync(led, held, held_at)
+    if lost := {*in_sync} - {*behind}:
+        raise Inconclusive(
+            f"while their brokers were held for {time.monotonic() - began:.1f} s, all followers of "
+            f"{', '.join(map(str, lost))} left the ISR"
+        )
     until = now()
     if hold.left_s() > 0:  # else they may have fetched meanwhile
         first = next(iter(led))
@@ -209,6 +236,15 @@ def _written(partition: Partition, log_dir: LogDir) -> int:
     """The bytes in a replica's segments."""
     folder = log_dir.replica_dir(partition.topic, partition.index)
     return sum(segment.stat().st_size for segment in folder.glob("*.log"))
+
+
+def _with_in_sync(led: Mapping[Partition, LogDir], held: set[int], at: datetime) -> list[Partition]:
+    """The partitions that have held brokers in their ISR."""
+    return [
+        partition
+        for partition, log_dir in led.items()
+        if _in_sync(partition, log_dir.broker) & held and not _shrank(partition, log_dir.broker, at)
+    ]
 
 
 def _in_sync(partition: Partition, leader: Broker) -> set[int]:
