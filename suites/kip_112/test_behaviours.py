@@ -107,6 +107,32 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 @scenario(
+    "kip-112/one-dir-left",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: two of three, one after the other",
+    log_dirs=3,
+    floors=Floors(faults=2),
+)
+def test_one_dir_left(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Two of a broker's three log dirs fail, one after the other: the third serves on, and gets the new replicas."""
+    orders = cluster.create_topic("orders", partitions=3)
+    check_spread(orders)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    first, second = (orders[index].log_dir_on(victim) for index in (0, 1))
+    with workload.running(orders) as pair:
+        with log_dirs_failed(state, Chmod000(first), ahead=orders):
+            pair.await_progress(after=now())
+            with log_dirs_failed(state, Chmod000(second), ahead=orders):
+                pair.await_progress(after=now())
+                state.add_topic(cluster.create_topic("refunds", partitions=3, failure=PromiseBroken))
+                state.check(also=[metadata_log])
+        restart_after_healing(state, victim)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
     "kip-112/too-few-in-sync",
     kip=112,
     plan="2. A log directory stops working on a broker during runtime: on two followers, so that too few are in sync",

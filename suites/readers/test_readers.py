@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 
 from faults.log_dir import Chmod000, LogDirFault
-from faults.targets import leader_of
+from faults.targets import leader_of, other_dir
 from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
@@ -18,9 +18,9 @@ from harness.runner.case_workload import CaseWorkload
 from harness.workload.readers import Group, Stream
 from suites.checks import check_delivery, check_group_commits
 from suites.on_disk import check_same_bytes
-from suites.scenario import each_fault, scenario
+from suites.scenario import NO_FAULT, each_fault, scenario
 from suites.state_check import StateCheck
-from suites.steps import log_dirs_failed, restart_after_healing
+from suites.steps import finish_move, log_dirs_failed, reassign_by_request, restart_after_healing
 
 READERS = (Stream(), Group())
 
@@ -75,3 +75,39 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     check_group_commits(cluster.journal, since=fault.injected_at)  # last, so that a broken promise is reported first
+
+
+@reader_scenario(
+    "readers/coordinator-log-moved",
+    plan="KIP-113, 2. How to move replica between log directories: the group coordinator's log, then to another broker",
+    floors=NO_FAULT,
+)
+def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The group coordinator's log moves to the other log dir, and its leader to another broker: no commit is lost."""
+    offsets = cluster.create_topic("__consumer_offsets", replicas=2, configs={"cleanup.policy": "compact"})
+    orders = cluster.create_topic("orders", partitions=3)
+    state = StateCheck(cluster, offsets, orders)
+    log = offsets[0]
+    coordinator, [follower] = leader_of(log), log.followers()
+    [third] = (broker for broker in cluster.brokers if broker not in (coordinator, follower))
+    with workload.running(orders, readers=READERS) as pair:
+        began = after = now()
+        pair.await_readers(after=after)
+        there = other_dir(log.log_dir_on(coordinator))
+        log.move_to(there)
+        finish_move(state, log, there)
+        state.check()
+        after = now()
+        pair.await_progress(after=after)
+        pair.await_readers(after=after)
+        reassign_by_request(state, log, third, follower)
+        after = now()
+        pair.await_progress(after=after)
+        pair.await_readers(after=after)
+        try:
+            pair.stop()  # a member leaves, and another one starts at its committed offsets
+        finally:  # if the commits are lost, the pair fails
+            check_group_commits(cluster.journal, since=began, handovers=0)
+    check_delivery(workload)
+    check_same_bytes(*offsets.partitions)
+    check_group_commits(cluster.journal, since=began)
