@@ -7,6 +7,7 @@ It acks nothing with acks=all. Since 3.7 it shows consumers nothing new either: 
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 
 from faults.base import injected
 from faults.broker import BrokerPaused
@@ -19,13 +20,16 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import Connection, NoAnswer
-from harness.kafka.versions import VersionRange
+from harness.kafka.metadata import PartitionState
+from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
-from suites.scenario import scenario
+from suites.on_disk import check_same_bytes
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import await_checkpoints, log_dirs_failed, restart_after_healing, write_untracked_records
 
+ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
 TWO_IN_SYNC = {"min.insync.replicas": "2"}
 BEFORE = 10  # records
@@ -79,6 +83,50 @@ def test_isr_shrinks_amid_write(cluster: Cluster) -> None:
         state.broker_back(follower)
     state.check(timeouts.RECOVERY_S)
     await_shown(events, BEFORE + 1)
+
+
+@scenario(
+    "logs/eligible-leader",
+    kip=112,
+    plan="the last replica in sync is gone, and one that has every acked record is back (KIP-966)",
+    modes=(Mode.KRAFT,),
+    builds=ELECTS_ELIGIBLE,
+    floors=NO_FAULT,
+    judged=False,
+)
+def test_eligible_leader(cluster: Cluster) -> None:
+    """All replicas stop in turn; the second to last comes back alone, and leads with every acked record."""
+    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
+    [log] = events.partitions
+    last, (first, second) = leader_of(log), log.followers()
+    write_untracked_records(events, BEFORE)
+    first.stop()
+    await_described(log, f"{first} to leave the ISR", lambda seen: set(seen.isr) == {last.id, second.id})
+    write_untracked_records(events, BEFORE)
+    second.stop()
+    await_described(log, f"{second} to leave the ISR", lambda seen: set(seen.isr) == {last.id})
+    last.stop()
+    second.start()
+    await_described(log, f"{second} to lead, since it has every acked record", lambda seen: seen.leader == second.id)
+    end = second.admin.end_offset(events.name, 0)
+    if end != 2 * BEFORE:
+        raise PromiseBroken(f"{second} leads {log}, and {end} of {2 * BEFORE} acked records are there")
+    first.start()
+    last.start()
+    cluster.await_healthy(failure=PromiseBroken)
+    check_same_bytes(log)
+
+
+def await_described(partition: Partition, what: str, until: Callable[[PartitionState], bool]) -> None:
+    """Wait until a broker describes the partition so."""
+    await_until(
+        partition.describe,
+        until,
+        timeout_s=timeouts.BROKER_FAILURE_S,
+        what=what,
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def check_not_acked(waits: concurrent.futures.Future[int], leader: Broker) -> None:
