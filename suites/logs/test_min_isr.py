@@ -33,6 +33,7 @@ ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
 TWO_IN_SYNC = {"min.insync.replicas": "2"}
 BEFORE = 10  # records
+MANY_CHECKPOINTS = 12  # 6 s: longer than replica.lag.time.max.ms
 WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.ms, after which the ISR shrinks
 
 
@@ -53,9 +54,13 @@ def test_below_min_isr(cluster: Cluster) -> None:
         check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
         leader.admin.produce(events.name, 0, b"only on the leader")
         check_not_shown(events[0], leader)
+        # A leader waits for followers that were in sync until shortly before, and looks again at the next append.
+        await_checkpoints(events[0].log_dir_on(leader), MANY_CHECKPOINTS)
+        leader.admin.produce(events.name, 0, b"only on the leader, too")
+        check_not_shown(events[0], leader)
     for follower in followers:
         restart_after_healing(state, follower)
-    await_shown(events, BEFORE + 1)
+    await_shown(events, BEFORE + 2)
 
 
 @scenario(
