@@ -1,7 +1,7 @@
 """Shows that what was deleted stays deleted, and nothing else goes (KIP-107, retention).
 
 Retention by size, retention by time and DeleteRecords each give a log its start. Every broker is then stopped and
-started, and killed and started. Whoever leads, nothing comes back, and the first record can be read.
+started, and killed and started. No leader brings a deleted record back, and each can serve its first record.
 """
 
 from __future__ import annotations
