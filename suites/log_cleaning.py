@@ -22,13 +22,10 @@ from suites.on_disk import log_bytes
 from suites.scenario import scenario
 from suites.steps import SMALL_FETCHES, write_untracked_records
 
-SEGMENT = 1 << 20  # the least that Kafka 4 allows
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(SEGMENT),
-    "min.cleanable.dirty.ratio": "0.01",
-}
-EXPIRING = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT), "retention.bytes": str(SEGMENT)}
+SEGMENT = 1 << 20  # the least that Kafka 4 allows; a thousand records of 1 kB
+SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT)}
+COMPACTED = SMALL_SEGMENTS | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+EXPIRING = SMALL_SEGMENTS | {"cleanup.policy": "delete", "retention.bytes": str(SEGMENT)}
 
 # Broker settings: the cleaner and retention run every 0.2 s. By default they run every 15 s and every 5 min.
 FREQUENT_CLEANING = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}

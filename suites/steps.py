@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from faults.base import injected
+from faults.base import Fault, injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LogDirFault
 from faults.segment import BitsFlipped
@@ -585,6 +585,18 @@ def check_serves_alone(
 
 
 @contextmanager
+def brokers_down(state: StateCheck, *ends: Fault) -> Iterator[None]:
+    """Inside the block, brokers are stopped or killed, and all sources agree; after it they are back in every ISR."""
+    with injected(*ends):
+        state.broker_gone(*(end.broker for end in ends))
+        state.check()
+        yield
+    for end in ends:
+        state.broker_back(end.broker)
+    state.check(timeouts.RECOVERY_S)
+
+
+@contextmanager
 def rack_killed(state: StateCheck, rack: Sequence[Broker]) -> Iterator[None]:
     """Inside the block, all brokers of a rack are killed and every partition has a leader. After it they are back.
 
@@ -630,10 +642,5 @@ def make_leader(cluster: Cluster, state: StateCheck, broker: Broker) -> None:
 
     A drain afterwards reads this broker's disks.
     """
-    others = cluster.others(broker)
-    with injected(*map(BrokerKilled, others)):
-        state.broker_gone(*others)
-        state.check()
-    for other in others:
-        state.broker_back(other)
-    state.check(timeouts.RECOVERY_S)
+    with brokers_down(state, *map(BrokerKilled, cluster.others(broker))):
+        pass

@@ -8,17 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
 from faults.targets import leader_of
-from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from suites.checks import check_refused
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import write_untracked_records
+from suites.steps import brokers_down, write_untracked_records
 
 
 @scenario("logs/leader-epochs", kip=112, plan="leaders change: every replica knows the leader epochs", judged=False)
@@ -31,22 +29,13 @@ def test_leader_epochs(cluster: Cluster) -> None:
         write_untracked_records(events, 100)
         leader = leader_of(events[0])
         ends[events[0].describe().leader_epoch] = 100 * (len(ends) + 1)
-        with injected(end(leader)):
-            state.broker_gone(leader)
-            state.check()
-        state.broker_back(leader)
-        state.check(timeouts.RECOVERY_S)
+        with brokers_down(state, end(leader)):
+            pass
     for broker in cluster.brokers:
         # Stopped, not killed: after a crash, a broker reads the epochs from the log, and not from its checkpoint.
-        others = cluster.others(broker)
-        with injected(*map(BrokerStopped, others)):
-            state.broker_gone(*others)
-            state.check()
+        with brokers_down(state, *map(BrokerStopped, cluster.others(broker))):
             check_epochs(events[0], ends)
             check_fenced(events[0])
-        for other in others:
-            state.broker_back(other)
-        state.check(timeouts.RECOVERY_S)
 
 
 def check_epochs(partition: Partition, ends: Mapping[int, int]) -> None:

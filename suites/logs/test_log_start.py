@@ -7,9 +7,7 @@ started, and killed and started. No leader brings a deleted record back, and eac
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
-from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
 from harness import timeouts
 from harness.cluster.cluster import Cluster
@@ -19,10 +17,10 @@ from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused
-from suites.log_cleaning import FREQUENT_CLEANING, SEGMENT, until_cleaning_s
+from suites.log_cleaning import FREQUENT_CLEANING, SEGMENT, SMALL_SEGMENTS, until_cleaning_s
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import write_untracked_records
+from suites.steps import brokers_down, write_untracked_records
 
 RETAINED = 2 * SEGMENT
 WRITTEN = 5000  # records of 1 kB
@@ -40,9 +38,9 @@ DELETED = 1500  # records, up to the middle of a segment
 )
 def test_log_start(cluster: Cluster) -> None:
     """Logs lose their oldest records by size, by time and by request: they start there after all restarts, too."""
-    by_size = cluster.create_topic("by-size", configs=_segments({"retention.bytes": str(RETAINED)}))
-    by_time = cluster.create_topic("by-time", configs=_segments({"retention.ms": "3600000"}))
-    by_request = cluster.create_topic("by-request", configs=_segments({}))
+    by_size = cluster.create_topic("by-size", configs=SMALL_SEGMENTS | {"retention.bytes": str(RETAINED)})
+    by_time = cluster.create_topic("by-time", configs=SMALL_SEGMENTS | {"retention.ms": "3600000"})
+    by_request = cluster.create_topic("by-request", configs=SMALL_SEGMENTS)
     topics = (by_size, by_time, by_request)
     state = StateCheck(cluster, *topics)
     write_untracked_records(by_size, WRITTEN, size=1000)
@@ -60,18 +58,10 @@ def test_log_start(cluster: Cluster) -> None:
     check_starts(starts)
     for end in (BrokerStopped, BrokerKilled):
         for broker in cluster.brokers:
-            with injected(end(broker)):
-                state.broker_gone(broker)
-                state.check()
+            with brokers_down(state, end(broker)):
                 check_starts(starts)
-            state.broker_back(broker)
-            state.check(timeouts.RECOVERY_S)
     check_starts(starts)
     await_size_kept(by_size[0])
-
-
-def _segments(configs: Mapping[str, str]) -> dict[str, str]:
-    return {"segment.bytes": str(SEGMENT), **configs}
 
 
 def await_size_kept(partition: Partition) -> int:

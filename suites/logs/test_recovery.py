@@ -16,12 +16,12 @@ from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
 from suites.checks import check_led_by_another
+from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import flipped_while_down, write_untracked_records
+from suites.steps import brokers_down, flipped_while_down, write_untracked_records
 
-SEGMENTS = {"segment.bytes": str(1 << 20)}  # the least that Kafka 4 allows; a thousand records of 1 kB
 MORE_THAN_TWO = 2500  # records of 1 kB
 
 
@@ -38,15 +38,12 @@ def test_older_segment_flipped(cluster: Cluster) -> None:
     The clean stop puts the recovery point in the middle of the first segment. The crash comes after it, so the broker
     must check all that it wrote since. It then fetches again what it has cut off, newer segments included.
     """
-    events = cluster.create_topic("events", configs=SEGMENTS)
+    events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, events)
     victim = follower_of(events[0])
     write_untracked_records(events, 300, size=1000)
-    with injected(BrokerStopped(victim)):
-        state.broker_gone(victim)
-        state.check()
-    state.broker_back(victim)
-    state.check(timeouts.RECOVERY_S)
+    with brokers_down(state, BrokerStopped(victim)):
+        pass
     write_untracked_records(events, 300 + MORE_THAN_TWO, size=1000)
     state.check()  # the follower has everything
     rotten = b"untracked 400 "  # written once, after the clean stop, into the first segment
@@ -63,7 +60,7 @@ def test_older_segment_flipped(cluster: Cluster) -> None:
 )
 def test_segments_truncated(cluster: Cluster) -> None:
     """A leader dies with three segments that no other broker has: it truncates them, and follows the new leader."""
-    events = cluster.create_topic("events", configs=SEGMENTS)
+    events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, events)
     write_untracked_records(events, 300, size=1000)
     dead = leader_of(events[0])

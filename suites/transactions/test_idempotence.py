@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
 from faults.targets import leader_of
 from harness import timeouts
@@ -23,7 +22,7 @@ from suites.checks import check_refused
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import make_leader
+from suites.steps import brokers_down, make_leader
 
 WRITTEN = 7
 REMEMBERED = range(WRITTEN - 5, WRITTEN)
@@ -51,12 +50,8 @@ def test_sequence_numbers(cluster: Cluster) -> None:
     check_remembered(ledger[0], producer, REMEMBERED)
     for end in (BrokerStopped, BrokerKilled):
         ended = leader_of(ledger[0])
-        with injected(end(ended)):
-            state.broker_gone(ended)
-            state.check()
+        with brokers_down(state, end(ended)):
             check_remembered(ledger[0], producer, REMEMBERED if end is BrokerStopped else REMEMBERED[-1:])
-        state.broker_back(ended)
-        state.check(timeouts.RECOVERY_S)
         make_leader(cluster, state, ended)
         check_remembered(ledger[0], producer, REMEMBERED[-1:])
     write(ledger[0], producer, WRITTEN)

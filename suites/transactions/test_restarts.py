@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 
-from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
-from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
+from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import make_leader
+from suites.steps import brokers_down, make_leader
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
-SEGMENTS = {"segment.bytes": str(1 << 20)}  # the least that Kafka 4 allows; a thousand records of 1 kB
-FENCED = "_FENCED|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH"
+SUPERSEDED = "_FENCED|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH"
 MANY = 700  # records: the second transaction begins in one segment and ends in the next
 
 
@@ -33,7 +31,7 @@ MANY = 700  # records: the second transaction begins in one segment and ends in 
 )
 def test_restarted_with_open(cluster: Cluster) -> None:
     """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all."""
-    ledger = cluster.create_topic("ledger", configs=SEGMENTS)
+    ledger = cluster.create_topic("ledger", configs=SMALL_SEGMENTS)
     coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
     state = StateCheck(cluster, ledger, coordinator_log)
     broker = ledger[0].leader()
@@ -49,11 +47,8 @@ def test_restarted_with_open(cluster: Cluster) -> None:
     for end in (BrokerStopped, BrokerKilled):
         everything += first.write(commit=False, count=MANY)  # after the last clean stop, so a crash must find it
         left_open = second.write()
-        with injected(end(broker)):
-            state.broker_gone(broker)
-            state.check()
-        state.broker_back(broker)
-        state.check(timeouts.RECOVERY_S)
+        with brokers_down(state, end(broker)):
+            pass
         make_leader(cluster, state, broker)
         hidden = third.write(commit=True)
         check_reads(ledger, "read_committed", committed)  # later records wait for the open transaction
@@ -80,7 +75,7 @@ def test_zombie_producer(cluster: Cluster) -> None:
     try:
         old.write(count=1)
     except PromiseBroken as refused:
-        if not re.search(FENCED, str(refused)):
+        if not re.search(SUPERSEDED, str(refused)):
             raise PromiseBroken(f"a superseded producer was refused, but not fenced: {refused}") from refused
         cluster.journal.write("producer.fenced", error=str(refused))
     else:
