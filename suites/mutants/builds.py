@@ -51,7 +51,7 @@ def make_builds(
     :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
     :raises HarnessError: the engine fails, or the cache can't be written
     """
-    root = cache_dir() / "mutants"
+    root = home_for("")
     planned = {
         (mutant.id, mode): changes
         for mutant in mutants
@@ -81,6 +81,11 @@ def make_builds(
     return made
 
 
+def home_for(name: str) -> Path:
+    """The folder of a changed build of this name in the cache."""
+    return cache_dir() / "mutants" / name
+
+
 def _name(id: str, distribution: Distribution, changes: Sequence[Change]) -> str:
     content = json.dumps([distribution.sha256, engine_sum(), [words_of(change) for change in changes]])
     return f"{id}-{distribution.version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
@@ -98,11 +103,11 @@ def _make(
         answers = make_jars(distribution.class_path, [*orders.values()], say)
         for home, order in orders.items():
             if not answers[order.jar]:
-                _link_build(distribution, order.jar, home)
+                link_build(distribution, order.jar, home)
     return {home: answers[order.jar] for home, order in orders.items()}
 
 
-def _link_build(distribution: Distribution, jar: Path, home: Path) -> None:
+def link_build(distribution: Distribution, jar: Path, home: Path) -> None:
     """Make a home of links to the build's jars, and a copy of this jar; it appears whole or not at all."""
     made = home.with_name(f".{home.name}.new-{os.getpid()}")
     libs = made / "libs"

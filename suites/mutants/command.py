@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -16,9 +16,12 @@ from harness.host.cache import cache_dir
 from harness.host.room import room
 from harness.kafka.distribution import from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
-from harness.runner.at_once import AUTO, JobsOption, choose
+from harness.runner.at_once import AUTO, MOST, JobsOption, choose
 from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.results import write_json
+from suites.mutants.automatic.places import noting_build
+from suites.mutants.automatic.reach import measure_reach
+from suites.mutants.automatic.sample import draw
 from suites.mutants.builds import MutatedBuild, make_builds
 from suites.mutants.checking import check as check_mutants
 from suites.mutants.measuring import How, Measured, Measuring, measure_all, short
@@ -35,11 +38,18 @@ from suites.mutants.page import PAGE, write_matrix
 @click.option("--kafka", metavar="VERSION", callback=settled, help="The builds, separated by commas.")
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
 @click.option(
+    "--sample",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="N automatic mutants instead of the catalogue's: operators change places that the suites reach.",
+)
+@click.option(
     "--suite",
     "suites",
     multiple=True,
     metavar="SUITE",
-    help="Run this suite, or all, on the mutants that the scenarios that should catch them did not catch.",
+    help="Run this suite, or all, on the mutants that the scenarios that should catch them did not catch; with "
+    "--sample, only their cases are tried.",
 )
 @click.option(
     "--times",
@@ -49,7 +59,14 @@ from suites.mutants.page import PAGE, write_matrix
     help="How often a case must be invalid, each time it runs, to catch a mutant.",
 )
 @JOBS
-@click.option("--seed", default=1, show_default=True, type=int, metavar="N", help="Seed of the first run of a case.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=int,
+    metavar="N",
+    help="Seed of the first run of a case, and of the sample.",
+)
 @click.option("--fresh", is_flag=True, help="Use no runs of an earlier measuring.")
 @click.option(
     "--runs-dir",
@@ -67,6 +84,7 @@ def mutants(
     ids: tuple[str, ...],
     areas: tuple[str, ...],
     only_panel: bool,
+    sample: int | None,
     kafka: str | None,
     mode: str | None,
     suites: tuple[str, ...],
@@ -88,7 +106,11 @@ def mutants(
         wanted = None if mode is None else Mode(mode)
     except ValueError:
         raise UsageError(f"unknown mode {mode!r}: zk or kraft") from None
-    found = chosen(read_catalogue(), [*ids, *(panel() if only_panel else ())], areas, selector)
+    if sample is not None and (selector or ids or areas or only_panel or check or only_list):
+        raise UsageError(
+            "--sample draws mutants of its own: give no SELECTOR, --mutant, --area, --panel, --check or --list"
+        )
+    found = () if sample else chosen(read_catalogue(), [*ids, *(panel() if only_panel else ())], areas, selector)
     if only_list:
         for each in found:
             say(f"{each.id} ({each.area}): {each.defect}")
@@ -108,9 +130,9 @@ def mutants(
     broken: list[MutatedBuild] = []
     for version in versions:
         modes = [each for each in version.modes() if wanted in (None, each)]
-        of_version, problems = _measure(version, modes, found, how, jobs)
-        measured += of_version
-        broken += problems
+        for of_version, problems in _measure(version, modes, found, sample, how, jobs):
+            measured += of_version
+            broken += problems
     for build in broken:
         note(f"{build.mutant.id} can't be made for {build.mode}: {build.problem}")
     write_matrix(runs_dir / PAGE, measured)
@@ -133,18 +155,34 @@ def mutants(
 def _measure(
     version: KafkaVersion,
     modes: Sequence[Mode],
-    mutants: Sequence[Mutant],
+    catalogue: Sequence[Mutant],
+    sample: int | None,
     how: How,
     jobs: JobsOption,
-) -> tuple[list[Measured], list[MutatedBuild]]:
-    """Measure the mutants of a build; return also those that can't be made."""
+) -> Iterator[tuple[list[Measured], list[MutatedBuild]]]:
+    """Measure mutants of a build, mode by mode; yield the results, and the mutants that can't be made."""
     distribution = from_maven(version, cache_dir(), say=note)
-    builds = [build for build in make_builds(distribution, mutants, modes, note) if build.applies]
-    made = [build for build in builds if build.home is not None]
-    of = {mode: Measuring(distribution=distribution, mode=mode, how=how, say=note) for mode in modes}
-    at_once = choose(room(), len(made)).count if jobs == AUTO else jobs
-    measured = asyncio.run(measure_all(of, made, at_once, lambda each: say(line(each))))
-    return measured, [build for build in builds if build.problem is not None]
+    for mode in modes:
+        measuring = Measuring(distribution=distribution, mode=mode, how=how, say=note)
+        mutants = _drawn(measuring, sample, jobs) if sample else catalogue
+        builds = [build for build in make_builds(distribution, mutants, [mode], note) if build.applies]
+        made = [build for build in builds if build.home is not None]
+        done = measure_all(measuring, made, _at_once(jobs, len(made)), lambda each: say(line(each)))
+        yield asyncio.run(done), [build for build in builds if build.problem is not None]
+
+
+def _drawn(measuring: Measuring, count: int, jobs: JobsOption) -> list[Mutant]:
+    """Draw automatic mutants; the suites run first, unless an earlier call has what they reach."""
+    build = noting_build(measuring.distribution, note)
+    reached = asyncio.run(measure_reach(measuring, build, _at_once(jobs, MOST), note))
+    places = {number for each in reached.values() for number in each.places}
+    where = f"Kafka {measuring.distribution.version} in {measuring.mode}"
+    say(f"{len(reached)} cases reach {len(places)} of {len(build.places)} places of {where}")
+    return draw(build.places, reached, count, measuring.how.seed)
+
+
+def _at_once(jobs: JobsOption, most: int) -> int:
+    return choose(room(), most).count if jobs == AUTO else jobs
 
 
 def line(measured: Measured) -> str:

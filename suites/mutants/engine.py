@@ -56,22 +56,45 @@ def make_jars(class_path: Sequence[Path], orders: Sequence[Order], say: Callable
     with scratch("mutants") as folder:
         request = folder / "request"
         request.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        own = os.pathsep.join(map(str, engine))
-        build = os.pathsep.join(map(str, class_path))
-        argv = [*java_command(), *FAST_START, "-Xmx512m", "-cp", own, "jbod.Mutate", build, str(request)]
-        try:
-            status, printed = run_to_end(argv, cwd=folder, timeout_s=_MUTATE_S)
-        except subprocess.TimeoutExpired as error:
-            raise HarnessError(f"the mutants' engine did not end within {_MUTATE_S:.0f} s") from error
+        status, printed = _run(engine, "jbod.Mutate", class_path, request)
     answers = [line.split(" ") for line in printed if line.startswith(("made ", "error "))]
     if status != 0 or len(answers) != len(orders):
-        thrown = (each for each in printed if "Exception" in each or "Error" in each)
-        last = next(thrown, (printed or ["nothing"])[-1])
-        raise HarnessError(f"the mutants' engine ended with status {status}: {last}")
+        raise _failed(status, printed)
     return {
         order.jar: "" if answer[0] == "made" else unquote_plus(answer[2])
         for order, answer in zip(orders, answers, strict=True)
     }
+
+
+def list_places(
+    class_path: Sequence[Path], jar: Path, listed: Path, classes: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Write the list of places of these classes, and the jar that notes which of them run.
+
+    :param classes: their simple names
+    :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
+    :raises HarnessError: the engine's JVM failed
+    """
+    status, printed = _run(prepare(say), "jbod.Places", class_path, jar, listed, *classes)
+    if status != 0:
+        raise _failed(status, printed)
+
+
+def _run(
+    engine: Sequence[Path], main: str, class_path: Sequence[Path], *arguments: Path | str
+) -> tuple[int, list[str]]:
+    own, build = (os.pathsep.join(map(str, each)) for each in (engine, class_path))
+    argv = [*java_command(), *FAST_START, "-Xmx512m", "-cp", own, main, build, *map(str, arguments)]
+    try:
+        return run_to_end(argv, cwd=Path("/"), timeout_s=_MUTATE_S)
+    except subprocess.TimeoutExpired as error:
+        raise HarnessError(f"the mutants' engine did not end within {_MUTATE_S:.0f} s") from error
+
+
+def _failed(status: int, printed: Sequence[str]) -> HarnessError:
+    thrown = (each for each in printed if "Exception" in each or "Error" in each)
+    last = next(thrown, (printed or ["nothing"])[-1])
+    return HarnessError(f"the mutants' engine ended with status {status}: {last}")
 
 
 def prepare(say: Callable[[str], None]) -> tuple[Path, ...]:
@@ -127,6 +150,7 @@ def words_of(change: Change) -> dict[str, str]:
         "nth": change.nth,
         "branch": change.branch,
         "to": change.to,
+        "sum": change.sum,
         "constant": _typed(change.constant),
         "to_constant": _typed(change.to_constant),
     }

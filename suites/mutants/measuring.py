@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, repeat
 from pathlib import Path
 
 from harness.kafka.distribution import Distribution
@@ -27,6 +28,8 @@ _TWIN_RUNS = 2
 _SHORT = 240
 _TOGETHER = 12
 """How many unlikely cases share a run: a run starts Spark once, and a few clusters."""
+_UNSURE = (1, 3, 6)
+"""How many cases share a run on an automatic mutant, of which each may as well be caught at once as by none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +101,11 @@ class Measuring:
         trials = self.how.trials(name)
         mutant = build.mutant
         if not mutant.equivalent:
-            likely = dict.fromkeys(case for selector in mutant.caught_by for case in self._cases(selector))
-            rest = dict.fromkeys(case for selector in self.how.suites for case in self._cases(selector))
-            if not await self._any_catches(build, trials, [*likely], 1):
-                await self._any_catches(build, trials, [case for case in rest if case not in likely], _TOGETHER)
+            likely = self.cases(mutant.caught_by)
+            rest = [] if mutant.is_automatic else [case for case in self.cases(self.how.suites) if case not in likely]
+            sizes = _UNSURE if mutant.is_automatic else (1,)
+            if not await self._any_catches(build, trials, likely, sizes):
+                await self._any_catches(build, trials, rest, (_TOGETHER,))
         twins = {trial.case: trial for trial in self._twins.all}
         return Measured(
             build=build,
@@ -110,15 +114,16 @@ class Measuring:
             trials=tuple(trials.all),
         )
 
-    async def _any_catches(self, build: MutatedBuild, trials: Trials, cases: Sequence[str], together: int) -> bool:
+    async def _any_catches(
+        self, build: MutatedBuild, trials: Trials, cases: Sequence[str], sizes: Sequence[int]
+    ) -> bool:
         """Run cases until one has caught the mutant; return whether one did.
 
-        :param together: how many cases share a run, and clusters
+        :param sizes: how many cases share a run, and clusters; the last size holds for all further runs
         """
-        for at in range(0, len(cases), together):
-            some = cases[at : at + together]
+        for some in _parts(cases, sizes):
             if new := [case for case in some if not trials.of(case)]:
-                for trial in await self._run(new, self._options(build), self.how.seed):
+                for trial in await self.run(new, self._options(build), self.how.seed):
                     trials.add(trial)
                     self._tell(build.mutant.id, trial)
             for case in some:
@@ -138,7 +143,7 @@ class Measuring:
                 return False
             if not self._goes_on(runs, len(red)):
                 return len(red) == len(runs)
-            for trial in await self._run([case], self._options(build), self.how.seed + len(runs)):
+            for trial in await self.run([case], self._options(build), self.how.seed + len(runs)):
                 trials.add(trial)
                 self._tell(build.mutant.id, trial)
 
@@ -162,12 +167,12 @@ class Measuring:
                     f"--kafka={self.distribution.version}",
                     f"--runs-dir={self.how.runs_dir / 'runs' / 'unchanged'}",
                 ]
-                known += await self._run([case], options, self.how.seed)
+                known += await self.run([case], options, self.how.seed)
                 self._tell("unchanged build", known[-1])
                 self._twins.add(known[-1])
             return known[-1]
 
-    async def _run(self, cases: Sequence[str], options: Sequence[str], seed: int) -> list[Trial]:
+    async def run(self, cases: Sequence[str], options: Sequence[str], seed: int) -> list[Trial]:
         """Run cases once; a case without a result is an error."""
         selectors = [self._wanted.selector(case) for case in cases]
         done = await run_beside(
@@ -186,10 +191,13 @@ class Measuring:
         assert build.home is not None
         return f"{build.home.name}-{self.mode}"
 
-    def _cases(self, selector: str) -> list[str]:
-        """The cases that a selector names; for all suites, only those that say something about a build."""
+    def cases(self, selectors: Sequence[str]) -> list[str]:
+        """The cases that selectors name, each once; for all suites, only those that say something about a build."""
+        return [*dict.fromkeys(case for selector in selectors for case in self._named(selector))]
+
+    def _named(self, selector: str) -> Sequence[str]:
         if selector == ALL:
-            return [*self._wanted.without(not_asked(_BACKEND)).cases]
+            return self._wanted.without(not_asked(_BACKEND)).cases
         return [case for case in self._wanted.cases if selector in names_of(case, "")]
 
     @cached_property
@@ -202,6 +210,16 @@ class Measuring:
         return self.how.trials(f"unchanged-{build}")
 
 
+def _parts(cases: Sequence[str], sizes: Sequence[int]) -> Iterator[Sequence[str]]:
+    """Cut cases into parts of these sizes; the last size holds for all further parts."""
+    at = 0
+    for size in chain(sizes, repeat(sizes[-1])):
+        if at >= len(cases):
+            return
+        yield cases[at : at + size]
+        at += size
+
+
 def short(reason: str) -> str:
     """The beginning of a reason, which may quote a log, on one line."""
     line = " ".join(reason.split())
@@ -209,14 +227,14 @@ def short(reason: str) -> str:
 
 
 async def measure_all(
-    of: Mapping[Mode, Measuring], builds: Sequence[MutatedBuild], at_once: int, done: Callable[[Measured], None]
+    measuring: Measuring, builds: Sequence[MutatedBuild], at_once: int, done: Callable[[Measured], None]
 ) -> list[Measured]:
-    """Measure mutants of one build, so many at once; ``done`` is called for each when it is measured."""
+    """Measure mutants of one build in one mode, so many at once; ``done`` is called for each when it is measured."""
     places = asyncio.Semaphore(at_once)
 
     async def one(build: MutatedBuild) -> Measured:
         async with places:
-            measured = await of[build.mode].measure(build)
+            measured = await measuring.measure(build)
             done(measured)
             return measured
 

@@ -26,18 +26,20 @@ Area = Literal[
     "recovery",
     "transactions",
     "metrics",
+    "automatic",
 ]
-_KINDS = ("body", "before", "after", "call", "branch", "constant")
+_KINDS = ("body", "before", "after", "call", "branch", "constant", "sum")
 _PARTNERS = {"call": "with_", "branch": "to", "constant": "to_constant"}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One change of one method, of exactly one kind: body, before, after, call, branch or constant.
+    """One change of one method, of exactly one kind: body, before, after, call, branch, constant or sum.
 
     :ivar builds: the range of builds that it is for (:class:`VersionRange`)
     :ivar parameters: the types of the method's parameters; needed if its name is overloaded
     :ivar with_: the source that takes the place of each call, or of call number ``nth``
     :ivar branch: the number of a conditional jump in the bytecode, from 1
+    :ivar sum: the number of a sum or difference of whole numbers in the bytecode, from 1; it becomes the other one
     :ivar constant: the number or string whose loads, or load number ``nth``, get another value
     """
 
@@ -54,6 +56,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nth: int | None = None
     branch: int | None = None
     to: Literal["inverted", "always", "never", "other-bound"] | None = None
+    sum: int | None = None
     constant: bool | int | float | str | None = None
     to_constant: bool | int | float | str | None = None
 
@@ -105,6 +108,11 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in ("caught_by", "reasons", "changes"):
             if not getattr(self, name):
                 raise ValueError(f"{name.removesuffix('s') if name == 'changes' else name} is empty")
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether an operator made it (:mod:`suites.mutants.automatic`), so that it is in no catalogue."""
+        return self.area == "automatic"
 
     def changes_for(self, version: KafkaVersion, mode: Mode) -> tuple[Change, ...]:
         """The changes of this build in this mode; none if the mutant is not for it."""

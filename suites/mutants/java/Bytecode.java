@@ -43,8 +43,34 @@ final class Bytecode implements Opcode {
             method.getName() + " has only " + seen + " conditional jumps, and branch is " + number);
     }
 
-    private static boolean isConditional(int opcode) {
+    static boolean isConditional(int opcode) {
         return opcode >= IFEQ && opcode <= IF_ACMPNE || opcode == IFNULL || opcode == IFNONNULL;
+    }
+
+    /** Whether a conditional jump compares for less or greater, and so has another bound. */
+    static boolean comparesOrder(int jump) {
+        return jump >= IFLT && jump <= IFLE || jump >= IF_ICMPLT && jump <= IF_ICMPLE;
+    }
+
+    /** Makes sum number {@code number} of the method a difference, or the reverse. */
+    static void changeSum(MethodInfo method, int number) throws BadBytecode {
+        CodeIterator code = method.getCodeAttribute().iterator();
+        int seen = 0;
+        while (code.hasNext()) {
+            int at = code.next();
+            int opcode = code.byteAt(at);
+            if (isSum(opcode) && ++seen == number) {
+                code.writeByte(opcode == IADD || opcode == LADD ? opcode + ISUB - IADD : opcode + IADD - ISUB, at);
+                code.insertAt(at, count(method));
+                return;
+            }
+        }
+        throw new IllegalArgumentException(
+            method.getName() + " has only " + seen + " sums and differences, and sum is " + number);
+    }
+
+    static boolean isSum(int opcode) {
+        return opcode == IADD || opcode == ISUB || opcode == LADD || opcode == LSUB;
     }
 
     private static int inverted(int jump) {

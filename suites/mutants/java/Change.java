@@ -29,6 +29,8 @@ final class Change {
             replaceCalls(method, change.get("call"), change.get("nth"), counted(change.get("with")));
         } else if (change.containsKey("branch")) {
             Bytecode.changeBranch(method.getMethodInfo(), Integer.parseInt(change.get("branch")), change.get("to"));
+        } else if (change.containsKey("sum")) {
+            Bytecode.changeSum(method.getMethodInfo(), Integer.parseInt(change.get("sum")));
         } else {
             Bytecode.changeConstant(method.getMethodInfo(), change);
         }

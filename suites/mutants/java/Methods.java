@@ -46,7 +46,7 @@ final class Methods {
         throw new IllegalArgumentException(of.getName() + " has " + wanted + "; there are " + String.join(" ", all));
     }
 
-    private static String parametersOf(CtBehavior method) throws NotFoundException {
+    static String parametersOf(CtBehavior method) throws NotFoundException {
         List<String> types = new ArrayList<>();
         for (CtClass each : method.getParameterTypes()) {
             types.add(each.getName());

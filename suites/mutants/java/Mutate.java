@@ -1,12 +1,6 @@
 package jbod;
 
-import java.io.File;
 import java.io.IOException;
-import java.io.InputStream;
-import java.io.OutputStream;
-import java.net.MalformedURLException;
-import java.net.URL;
-import java.net.URLClassLoader;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -17,10 +11,6 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.jar.JarFile;
-import java.util.zip.ZipEntry;
-import java.util.zip.ZipOutputStream;
-import javassist.ClassPath;
 import javassist.ClassPool;
 import javassist.CtBehavior;
 import javassist.CtClass;
@@ -65,9 +55,7 @@ public final class Mutate {
     }
 
     private static void make(Jars jars, String id, Path jar, List<Map<String, String>> changes) throws Exception {
-        ClassPool pool = new ClassPool(null);
-        pool.appendClassPath(jars);
-        pool.appendSystemPath();
+        ClassPool pool = jars.pool();
         Map<String, CtClass> changed = new LinkedHashMap<>();
         for (Map<String, String> change : changes) {
             String name = change.get("class");
@@ -79,43 +67,8 @@ public final class Mutate {
             Change.apply(method, change);
             changed.put(name, of);
         }
-        Files.createDirectories(jar.toAbsolutePath().getParent());
-        try (ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar))) {
-            put(out, "META-INF/jbod-mutant", id.getBytes(StandardCharsets.UTF_8));
-            try (InputStream own = Mutate.class.getResourceAsStream("/jbod/Mutant.class")) {
-                put(out, "jbod/Mutant.class", own.readAllBytes());
-            }
-            for (CtClass each : changed.values()) {
-                put(out, each.getName().replace('.', '/') + ".class", each.toBytecode());
-            }
-        }
-        verify(jar, jars.urls, changed.keySet());
-    }
-
-    /** Let the JVM verify the changed classes, which happens before their static code runs. */
-    private static void verify(Path jar, List<URL> build, Iterable<String> classes) throws IOException {
-        List<URL> urls = new ArrayList<>();
-        urls.add(jar.toUri().toURL());
-        urls.addAll(build);
-        ClassLoader platform = ClassLoader.getSystemClassLoader().getParent();
-        try (URLClassLoader loader = new URLClassLoader(urls.toArray(new URL[0]), platform)) {
-            for (String name : classes) {
-                try {
-                    Class.forName(name, true, loader);
-                } catch (ExceptionInInitializerError ignored) {
-                    // It was verified, and its static code wants a broker around it.
-                } catch (ClassNotFoundException error) {
-                    throw new NoClassDefFoundError(error.getMessage());
-                }
-            }
-        }
-    }
-
-    private static void put(OutputStream to, String name, byte[] content) throws IOException {
-        ZipEntry entry = new ZipEntry(name);
-        entry.setTime(0);  // the same change makes the same jar
-        ((ZipOutputStream) to).putNextEntry(entry);
-        to.write(content);
+        Jars.write(jar, id, changed.values(), "Mutant");
+        jars.verify(jar, changed.keySet());
     }
 
     private static String reason(Throwable error) {
@@ -137,63 +90,5 @@ public final class Mutate {
 
     private static String encode(String word) throws IOException {
         return java.net.URLEncoder.encode(word, "UTF-8");
-    }
-
-    /** The jars of a build, opened once for all mutants. */
-    private static final class Jars implements ClassPath {
-        final List<URL> urls = new ArrayList<>();
-        private final Map<String, JarFile> jarOf = new HashMap<>();
-
-        Jars(String classPath) throws IOException {
-            for (String each : classPath.split(File.pathSeparator)) {
-                urls.add(new File(each).toURI().toURL());
-                JarFile jar = new JarFile(each);
-                jar.stream()
-                    .map(ZipEntry::getName)
-                    .filter(name -> name.endsWith(".class"))
-                    .forEach(name -> jarOf.putIfAbsent(name, jar));
-            }
-        }
-
-        boolean has(String className) {
-            return jarOf.containsKey(path(className));
-        }
-
-        /** The class of the same simple name, which may have moved to another package. */
-        String hint(String className) {
-            String end = "/" + className.substring(className.lastIndexOf('.') + 1) + ".class";
-            StringBuilder found = new StringBuilder();
-            for (String each : jarOf.keySet()) {
-                if (each.endsWith(end)) {
-                    found.append(found.length() == 0 ? "; it has " : ", ")
-                        .append(each.substring(0, each.length() - 6).replace('/', '.'));
-                }
-            }
-            return found.toString();
-        }
-
-        @Override
-        public InputStream openClassfile(String className) {
-            JarFile jar = jarOf.get(path(className));
-            try {
-                return jar == null ? null : jar.getInputStream(jar.getEntry(path(className)));
-            } catch (IOException error) {
-                throw new IllegalStateException(error);
-            }
-        }
-
-        @Override
-        public URL find(String className) {
-            JarFile jar = jarOf.get(path(className));
-            try {
-                return jar == null ? null : new URL("jar:" + new File(jar.getName()).toURI() + "!/" + path(className));
-            } catch (MalformedURLException error) {
-                throw new IllegalStateException(error);
-            }
-        }
-
-        private static String path(String className) {
-            return className.replace('.', '/') + ".class";
-        }
     }
 }

@@ -1,0 +1,1 @@
+"""Automatic mutants: operators change single places of Kafka's classes, as PIT's do."""
