@@ -153,7 +153,7 @@ def test_one_held_move_may_end_over_a_restart_and_another_one_not(
     )
     for id in (2, 1):
         state.move_held(partition_of("t"), DIRS[id, 2])
-        monkeypatch.setattr(BROKERS[id], "started_at", now(), raising=False)
+        monkeypatch.setattr(BROKERS[id], "started_at", now() + timedelta(seconds=1), raising=False)
     assert state._ended_moves() == {("t", 0, 1): DIRS[1, 2]}
 
 
