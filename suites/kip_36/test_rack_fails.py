@@ -8,11 +8,12 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.errors import Inconclusive
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, promised
 from suites.deviations import FAILED_REPLICA_PREFERRED
@@ -97,16 +98,27 @@ def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
-    """The pair's consumer reads from this broker and from none of the others, by the brokers' byte counts.
+    """The pair's consumer comes to read from this broker and from none of the others, by the brokers' byte counts.
 
-    :raises Inconclusive: this broker serves nothing, or another one does
+    It asks the leader first, and again each time that it must choose, so the first counts may have some of both.
+
+    :raises PromiseBroken: it does not
     """
-    before = {each: sent(each, pair.topic) for each in (broker, *others)}
-    pair.await_progress(after=now(), records=500)
-    served = {each: sent(each, pair.topic) - count for each, count in before.items()}
-    broker.journal.write("consumer.served", bytes={str(each): count for each, count in served.items()})
-    if not served[broker] or any(count for each, count in served.items() if each != broker):
-        raise Inconclusive(f"{broker} should serve the consumer; bytes sent meanwhile: {served}")
+
+    def served() -> dict[Broker, int]:
+        before = {each: sent(each, pair.topic) for each in (broker, *others)}
+        pair.await_progress(after=now(), records=500)
+        counts = {each: sent(each, pair.topic) - count for each, count in before.items()}
+        broker.journal.write("consumer.served", bytes={str(each): count for each, count in counts.items()})
+        return counts
+
+    await_until(
+        served,
+        lambda counts: bool(counts[broker]) and not any(counts[each] for each in others),
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"{broker} to serve the consumer, and no other broker",
+        failure=PromiseBroken,
+    )
 
 
 def sent(broker: Broker, topic: str) -> int:
