@@ -78,13 +78,14 @@ class Player:
     :param topic: the topic of the load
     :param offsets: the topic of the group coordinator's log
     :param spread: a topic whose partitions have replicas on some brokers only
+    :ivar begun: how many steps were tried
     :ivar done: how many steps were done and not passed over
     """
 
     def __init__(
         self, cluster: Cluster, state: StateCheck, topic: Topic, offsets: Topic, spread: Topic, pair: Pair
     ) -> None:
-        self.done = 0
+        self.begun = self.done = 0
         self._cluster = cluster
         self._state = state
         self._topic = topic
@@ -106,8 +107,11 @@ class Player:
                 outage.fault.undo()
 
     def play(self, schedule: Schedule) -> None:
-        """Do all steps, then heal everything and end all moves."""
+        """Do the steps until enough are done, then heal everything and end all moves."""
         for number, step in enumerate(schedule.steps):
+            if self.done == schedule.enough:
+                break
+            self.begun += 1
             try:
                 self._cluster.journal.write("step.begun", number=number, step=str(step))
                 getattr(self, step.do)(step)
@@ -160,13 +164,22 @@ class Player:
         self._state.check(timeouts.RECOVERY_S)
 
     def heal(self, step: Step) -> None:
-        """Undo one of the faults in force, and restart its broker if that was a log dir."""
-        if not self._outages:
-            raise PassedOver("nothing is broken")
-        outage = self._outages[step.pick % len(self._outages)]
-        if isinstance(outage.fault, LogDirFault):
-            self._require_in_sync_elsewhere(outage.broker)
-        self._heal(outage)
+        """Undo one of the faults in force, and restart its broker if that was a log dir.
+
+        It is the picked one, or the next one that may be healed now.
+        """
+        reason = PassedOver("nothing is broken")
+        first = step.pick % max(1, len(self._outages))
+        for outage in (*self._outages[first:], *self._outages[:first]):
+            try:
+                if isinstance(outage.fault, LogDirFault):
+                    self._require_in_sync_elsewhere(outage.broker)
+            except PassedOver as why_not:
+                reason = why_not
+            else:
+                self._heal(outage)
+                return
+        raise reason
 
     def _heal(self, outage: _Outage) -> None:
         outage.fault.undo()

@@ -29,14 +29,13 @@ from harness.cluster.spec import ClusterSettings
 from harness.errors import HarnessError, Inconclusive, UsageError
 from suites.steps import SMALL_FETCHES
 
-STEPS = 12
-"""Steps of a schedule; with start, healing and judging it takes one to two minutes."""
-FEWEST = STEPS // 4
-"""The least steps that must be done and not passed over. Usually seven or eight are.
-
-In a simulation, one draw in a hundred had fewer than three, and one in thirty fewer than four. The simulation
-had what prevents steps: nothing to heal, no held move, a broker with a fault, a last in-sync replica.
-"""
+STEPS = 24
+"""Steps that are drawn for a schedule. About a third of them are passed over, which takes no time."""
+ENOUGH = 8
+"""A drawn schedule ends when so many of its steps are done; with start, healing and judging it takes one to two
+minutes."""
+FEWEST = 3
+"""The least steps that must be done and not passed over."""
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
 """Further faults of a log dir that is on a file system of its own."""
 LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
@@ -109,12 +108,14 @@ class Schedule:
     :ivar seed: the seed that it was drawn from; None if it was not drawn
     :ivar volumes: log dirs are on file systems of their own
     :ivar overrides: broker settings, such as an unsafe one that the schedule should reveal
+    :ivar enough: it ends when so many steps are done; None: all are tried
     """
 
     steps: tuple[Step, ...]
     seed: int | None = None
     volumes: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
+    enough: int | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -151,7 +152,7 @@ class Schedule:
         """
         try:
             steps = tuple(Step(**step) for step in content["steps"])
-            known = {name: content[name] for name in ("seed", "volumes", "overrides") if name in content}
+            known = {name: content[name] for name in ("seed", "volumes", "overrides", "enough") if name in content}
             return cls(steps=steps, **known)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no schedule: {error}") from error
@@ -191,7 +192,7 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
         for place in range(len(drawn), 0, -1):
             if apart.random() < share:
                 drawn.insert(place, step("cut_off", apart))
-    return Schedule(steps=tuple(drawn), seed=seed, volumes=volumes)
+    return Schedule(steps=tuple(drawn), seed=seed, volumes=volumes, enough=ENOUGH)
 
 
 def read(path: Path) -> Schedule:

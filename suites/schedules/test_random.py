@@ -6,6 +6,8 @@ Each case plays one schedule. It comes from a ``--schedule`` file. Without files
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from faults.network import Cut
@@ -57,7 +59,8 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
             with player.playing():
                 player.play(schedule)
         finally:
-            case.record(steps_done=player.done)
+            tried = replace(schedule, steps=schedule.steps[: player.begun])
+            case.record(schedule=tried.to_json(), steps=player.begun, steps_done=player.done)
         state.check(also=[metadata_log])
         check_no_leftovers(cluster, {topic for topic, _ in state.partitions})
     for topic in (orders, spread):
