@@ -87,7 +87,7 @@ def _run(
     *,
     no_skips: bool = False,
 ) -> int:
-    """Run scenarios in pytest; with several jobs in pytest-xdist workers, each with a Spark session of its own.
+    """Run scenarios in pytest; with several jobs in pytest-xdist workers, which share one Spark.
 
     Several cases at once take less time (:mod:`harness.runner.at_once`). A busier machine also affects the measured
     gaps of clients, so cases on a crowded machine are marked.

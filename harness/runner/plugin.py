@@ -83,9 +83,9 @@ def distributes(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Pass the seed and the build's version to a worker. xdist itself passes the controller's command line."""
+    """Pass what a worker needs of this process. xdist itself passes the command line."""
     run = run_of(node.config)
-    node.workerinput.update(seed=run.seed, kafka=run.build.kafka)
+    node.workerinput.update(seed=run.seed, kafka=run.build.kafka, spark=run.spark_address and str(run.spark_address))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -150,6 +150,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         run.prepare(modes, judges=judges)
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
+    if judges:
+        run.share_spark()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -201,6 +203,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         run_of(session.config).clusters.stop()
         end_tools()
         if distributes(session.config):
+            end_spark()
             undo.clean(run_of(session.config).say)
 
 
@@ -217,7 +220,8 @@ def mode() -> Mode:
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
     """The Spark session of the run, which starts in the background."""
     run = run_of(request.config)
-    yield SparkHandle(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
+    jars = spark_kafka_jars(cache_dir(), say=run.say)
+    yield SparkHandle(run.spark_master, jars=jars, then=warm_up, first=run.shared_session)
     end_spark()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from harness.cluster.spec import ClusterSpec
 from harness.host import undo
 from harness.host.abilities import Ability, abilities
 from harness.host.cache import cache_dir
+from harness.host.scratch import scratch_folder
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
 from harness.kafka.released import settle
@@ -31,7 +35,8 @@ from harness.runner.results import Results
 from harness.runner.scenario import DeclaredCase
 from harness.runner.selection import Selection
 from harness.runner.subrun import arguments_of
-from harness.spark.session import check_master
+from harness.spark.session import SessionSource, check_master
+from harness.spark.shared import share, shared_session
 from harness.workload.spark_archive import prepare_spark_archive
 
 RUN = pytest.StashKey["Run"]()
@@ -64,6 +69,7 @@ class Run:
         self.builds = Builds.choose(build)
         self.build_lacks = read_lacks([Path(file) for file in get("--probe")], self.builds)
         self.spark_master: str | None = get("--spark-master")
+        self._shared_spark: str | None = from_controller.get("spark")
         self.runs_dir = Path(get("--runs-dir"))
         self.keep_cluster: str = get("--keep-cluster")
         self.json_file = Path(get("--json")) if get("--json") else None
@@ -113,6 +119,27 @@ class Run:
         if judges:
             prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
         jolokia_agent(cache_dir(), say=self.say)
+
+    @cached_property
+    def spark_address(self) -> Path | None:
+        """The file that says how workers connect to one Spark; None if this process has no workers, or does not know
+        whether their cases need Spark."""
+        if self.distributed is None:
+            return None
+        folder = scratch_folder("spark")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder / "address.json"
+
+    def share_spark(self) -> None:
+        """Start one Spark for the workers of this process, if it has any."""
+        if self.spark_address is not None:
+            jars = spark_kafka_jars(cache_dir(), say=self.say)
+            share(self.spark_master, self.jobs, jars=jars, file=self.spark_address)
+
+    @property
+    def shared_session(self) -> SessionSource | None:
+        """Return what connects a worker to the Spark of the run; None if this process is no worker."""
+        return partial(shared_session, Path(self._shared_spark)) if self._shared_spark else None
 
     def is_over(self) -> bool:
         """Return whether no further case may begin (``--stop-after``)."""

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from harness.errors import HarnessError, PipelineError, UsageError
 from harness.host.java import FAST_START
 from harness.host.scratch import scratch_folder
 from harness.spark.class_archive import use_options
+from harness.spark.driver_jvm import DriverJvm, OwnJvm
 
 # Tasks that run at once on the local master: producers, live consumers and the tasks of a drain.
 LOCAL_SLOTS = 16
@@ -54,7 +54,7 @@ Then = Callable[[SparkSession], object]
 SessionSource = Callable[[], SparkSession]
 """Returns the Spark session of this process; starts it if there is none."""
 
-_jvm: subprocess.Popen[bytes] | None = None  # of the Spark driver; pyspark has one per process
+_jvm: DriverJvm | None = None  # pyspark has one per process
 
 
 def check_master(master: str | None) -> None:
@@ -79,13 +79,14 @@ def check_master(master: str | None) -> None:
 
 
 def spark_session(
-    master: str | None, *, jars: Sequence[Path], jvm_options: Sequence[str] | None = None
+    master: str | None, *, jars: Sequence[Path], jvm_options: Sequence[str] | None = None, heap: str = "1g"
 ) -> SparkSession:
     """The Spark session of this process; starts one (about 5 s) if there is none.
 
     :param master: see :func:`check_master`; None is ``local[16]``
     :param jars: Spark's Kafka connector and its dependencies, of pyspark's version; fixed by the first call
     :param jvm_options: more options of the driver's JVM; None: use its class data archive, if there is one
+    :param heap: the most memory of the driver's heap
     :raises UsageError, HarnessError: as :func:`check_master`; also if Spark doesn't start, with the end of its log
     """
     check_master(master)
@@ -104,7 +105,7 @@ def spark_session(
     try:
         with log.open("ab") as output:
             options = use_options(jars) if jvm_options is None else jvm_options
-            session = _start(_settings(wanted, jars, scratch, options), output)
+            session = _start(_settings(wanted, jars, scratch, options, heap), output)
     except Exception as error:
         end_spark()
         last = _last_words(log)
@@ -121,23 +122,37 @@ class SparkHandle:
 
     :param then: called with the session in that thread, such as :func:`harness.workload.warm_up.warm_up`; its errors
         are ignored
+    :param first: returns the first session, such as one of a JVM that several processes share; if it fails, and
+        after its JVM has died, :func:`spark_session` is called
     :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
     """
 
-    def __init__(self, master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> None:
+    def __init__(
+        self,
+        master: str | None,
+        *,
+        jars: Sequence[Path],
+        then: Then | None = None,
+        first: SessionSource | None = None,
+    ) -> None:
         check_master(master)
         self.master = master or f"local[{LOCAL_SLOTS}]"
         self._start = partial(spark_session, master, jars=jars)
         self._then = then
         self._lock = threading.Lock()
-        self._future = self._begin()
+        self._future = self._begin(first or self._start)
 
-    def _begin(self) -> Future[SparkSession]:
+    def _begin(self, source: SessionSource) -> Future[SparkSession]:
         future: Future[SparkSession] = Future()
 
         def start() -> None:
             try:
-                session = self._start()
+                try:
+                    session = source()
+                except HarnessError:
+                    if source is self._start:
+                        raise
+                    session = self._start()
             except BaseException as error:
                 future.set_exception(error)
                 return
@@ -158,7 +173,7 @@ class SparkHandle:
         with self._lock:
             if self._future.done() and jvm_died():
                 end_spark()
-                self._future = self._begin()
+                self._future = self._begin(self._start)
             future = self._future
         try:
             return future.result(timeout=START_S)
@@ -180,25 +195,35 @@ def end_spark(timeout_s: float = STOP_S) -> None:
     :param timeout_s: the JVM is killed after this time
     """
     global _jvm
-    for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):
-        if running is not None:
-            with suppress(Exception):
-                running.stop()
+    jvm = _jvm
+    if jvm is not None and jvm.is_shared:
+        _let_go()
+    else:
+        for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):
+            if running is not None:
+                with suppress(Exception):
+                    running.stop()
+        with suppress(Exception):
+            if SparkContext._gateway is not None:
+                SparkContext._gateway.shutdown()
     # pyspark would take a session that failed half-way for a running one.
     SparkSession._instantiatedSession = SparkContext._active_spark_context = None
-    with suppress(Exception):
-        if SparkContext._gateway is not None:
-            SparkContext._gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
-    if _jvm is not None:
-        if _jvm.stdin is not None:
-            _jvm.stdin.close()  # the gateway server ends with its stdin
-        try:
-            _jvm.wait(timeout=timeout_s)
-        except Exception:
-            _jvm.kill()
-            _jvm.wait()
+    if jvm is not None:
+        jvm.end(timeout_s)
         _jvm = None
+
+
+def _let_go() -> None:
+    """Close this process's connections to a JVM that others use; the Spark context stays theirs."""
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    with suppress(Exception):
+        if context is not None:
+            context._jsc = None  # else stop() would end it for all
+            context.stop()
+    with suppress(Exception):
+        if gateway is not None:
+            gateway.close()
 
 
 def jvm_died(within_s: float = 0.0) -> bool:
@@ -207,11 +232,18 @@ def jvm_died(within_s: float = 0.0) -> bool:
     :param within_s: how long to wait for its end: a killed process closes its connections first
     """
     jvm = _jvm  # end_spark may clear it meanwhile
-    if jvm is None:
-        return False
-    with suppress(subprocess.TimeoutExpired):
-        jvm.wait(within_s)
-    return jvm is _jvm and jvm.poll() is not None
+    return jvm is not None and jvm.ended(within_s) and jvm is _jvm
+
+
+def driver_jvm() -> DriverJvm | None:
+    """The JVM of this process's Spark session; None if there is none."""
+    return _jvm
+
+
+def use_jvm(jvm: DriverJvm) -> None:
+    """Make this the JVM of this process's Spark session."""
+    global _jvm
+    _jvm = jvm
 
 
 def check_jvm() -> None:
@@ -220,7 +252,7 @@ def check_jvm() -> None:
         raise PipelineError(JVM_DIED)
 
 
-def _settings(master: str, jars: Sequence[Path], scratch: Path, jvm_options: Sequence[str]) -> SparkConf:
+def _settings(master: str, jars: Sequence[Path], scratch: Path, jvm_options: Sequence[str], heap: str) -> SparkConf:
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("jbod")
     settings = {
         # All connections stay on this machine.
@@ -249,7 +281,7 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path, jvm_options: Seq
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch),
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": heap,
         "spark.executor.memory": "1g",
         "spark.driver.defaultJavaOptions": " ".join([*FAST_START, *jvm_options]),
         "spark.executor.defaultJavaOptions": " ".join(FAST_START),
@@ -265,10 +297,9 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path, jvm_options: Seq
 
 
 def _start(conf: SparkConf, output: IO[bytes]) -> SparkSession:
-    global _jvm
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the interpreter that has the packages
     gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
-    _jvm = getattr(gateway, "proc", None)
+    use_jvm(OwnJvm(gateway.proc))
     # If the master never answered, this context is stopped, and the session can't be made.
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     session.sparkContext.setLogLevel("ERROR")

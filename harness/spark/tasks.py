@@ -84,6 +84,7 @@ class SparkTask(Generic[R]):
         on_report: Callable[[R], object] = lambda _: None,
     ) -> None:
         self.name = name
+        self._group = f"{name} of process {os.getpid()}"  # several processes may share Spark's JVM
         self._session = session
         self._error: BaseException | None = None
         self._on_end = on_end
@@ -129,7 +130,7 @@ class SparkTask(Generic[R]):
 
     def _cancel(self) -> None:
         with suppress(Exception):  # a session that is gone has no jobs
-            self._session.sparkContext.cancelJobGroup(self.name)
+            self._session.sparkContext.cancelJobGroup(self._group)
 
     def _expect_end(self) -> None:
         """The connection has ended: cancel the job if it does not end within :data:`STOP_S`.
@@ -150,7 +151,7 @@ class SparkTask(Generic[R]):
         context = self._session.sparkContext
         try:
             # Job groups are a property of the thread; interrupting the JVM's task thread ends the Python worker.
-            context.setJobGroup(self.name, self.name, interruptOnCancel=True)
+            context.setJobGroup(self._group, self.name, interruptOnCancel=True)
             context.parallelize([0], 1).mapPartitions(body).collect()
         except BaseException as error:
             if isinstance(error, OSError | Py4JNetworkError):  # the other end of these connections is Spark's JVM

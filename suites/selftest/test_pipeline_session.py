@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import HarnessError, UsageError
 from harness.spark import session
+from harness.spark.driver_jvm import OwnJvm
 from harness.spark.session import SessionSource, SparkHandle, check_master, jvm_died
 from harness.spark.tasks import last_line
 
@@ -95,7 +96,7 @@ def test_a_tasks_error_is_one_line(text: str, line: str) -> None:
 def test_a_jvm_that_is_just_dying_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM closes its connections before it ends."""
     with subprocess.Popen(["sleep", "60"]) as jvm:
-        monkeypatch.setattr(session, "_jvm", jvm)
+        monkeypatch.setattr(session, "_jvm", OwnJvm(jvm))
         assert not jvm_died()
         assert not jvm_died(within_s=0.05)
         jvm.kill()
