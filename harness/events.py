@@ -414,6 +414,24 @@ class ConsumerBehind(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConsumerDied(Event):
+    """A consumer's task ended by itself; another one is started."""
+
+    kind = "consumer.died"
+    consumer: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamDied(Event):
+    """A streaming query ended by itself; it is started again."""
+
+    kind = "stream.died"
+    consumer: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupEvent(Event):
     """A change of a group member's partitions.
 

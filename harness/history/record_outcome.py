@@ -56,6 +56,9 @@ from confluent_kafka import KafkaError
 
 Outcome = Literal["acked", "failed", "indeterminate"]
 
+NO_REPORT = "_NO_REPORT"
+"""The error of a record whose client ended without a delivery report."""
+
 _NEVER_SENT = frozenset({KafkaError._KEY_SERIALIZATION, KafkaError._VALUE_SERIALIZATION})
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from harness.events import Event, FollowersHeld
-from harness.history.tables import SCHEMAS, TableName, table_dir
+from harness.measure.stored_rows import stored_rows
 
 _EXAMPLES = 3
 
@@ -34,8 +33,10 @@ def premature(events: Iterable[Event], run_dir: Path) -> list[str]:
     holds = [event for event in events if isinstance(event, FollowersHeld) and event.partitions]
     if not holds:
         return []
-    produced = _table(run_dir, "produced", "producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at")
-    consumed = _table(run_dir, "consumed", "producer", "seq", "topic", "partition", "offset", "role", "read_at")
+    produced = stored_rows(
+        run_dir, "produced", "producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at"
+    )
+    consumed = stored_rows(run_dir, "consumed", "producer", "seq", "topic", "partition", "offset", "role", "read_at")
     consumed = consumed.filter((pc.field("role") == "live") & pc.field("producer").is_valid())
     return [sentence for hold in holds for sentence in _found(hold, produced, consumed)]
 
@@ -58,15 +59,3 @@ def _found(hold: FollowersHeld, produced: pa.Table, consumed: pa.Table) -> list[
 def _examples(rows: pa.Table) -> str:
     named = sorted(zip(rows["producer"].to_pylist(), rows["seq"].to_pylist(), strict=True))[:_EXAMPLES]
     return ", ".join(f"{producer} {seq}" for producer, seq in named)
-
-
-def _table(run_dir: Path, name: TableName, *columns: str) -> pa.Table:
-    schema = pa.schema([SCHEMAS[name].field(column) for column in columns])
-    parts = sorted(table_dir(run_dir, name).glob("*.parquet"))
-    read = [pq.read_table(part, columns=list(columns)).cast(_nullable(schema)) for part in parts]
-    return pa.concat_tables([_nullable(schema).empty_table(), *read])
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    """Spark's parts differ in nullability."""
-    return pa.schema([field.with_nullable(True) for field in schema])

@@ -22,6 +22,7 @@ from harness.errors import HarnessError, Inconclusive, NotServed, PipelineError,
 from harness.events import ConsumerBehind
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
+from harness.measure.client_errors import Refused, lost_positions, refused_records
 from harness.measure.fault_costs import measure_faults
 from harness.measure.floors import Floors, shortfalls
 from harness.measure.premature import premature
@@ -54,6 +55,13 @@ class CaseWorkload:
         self._pair: Pair | None = None
         self._in_transactions = False
         self._groups: dict[str, str] = {}
+        self._known_errors: frozenset[str] = frozenset()
+        self.refused: Mapping[str, Refused] = {}
+        """The records that producers were refused, by error; empty until the history is judged."""
+
+    def expect_errors(self, *errors: str) -> None:
+        """Let producers get these errors for their records, by librdkafka's names; the scenario judges them itself."""
+        self._known_errors |= {*errors}
 
     @contextmanager
     def running(self, topic: Topic, *, via: Broker | None = None, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
@@ -118,8 +126,9 @@ class CaseWorkload:
 
         :raises HarnessError: a pair still runs
         :raises PromiseBroken: the cluster does not become healthy after all faults are undone, a transaction stays
-            open, or records were acked or read before the ISR had them
-        :raises Inconclusive: the drain failed
+            open, records were acked or read before the ISR had them, clients got errors that no fault explains, or a
+            log cannot be read to its end
+        :raises Inconclusive: a log cannot be read to its end, and this machine is too busy to say why
         :raises PipelineError: Spark's JVM was killed
         """
         if self._pair is not None:
@@ -127,6 +136,7 @@ class CaseWorkload:
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
         self._case.enter("drain")
+        own_part = OwnPart(self._cluster, "serve each log from its first offset to its end", needs_all=False)
         try:
             ends = stable = self._cluster.end_offsets(self._topics)
             if self._in_transactions:
@@ -135,7 +145,7 @@ class CaseWorkload:
             self._pipeline.drain(self._cluster.bootstrap, ends)
         except PipelineError as error:
             check_jvm()
-            raise Inconclusive(f"the logs could not be read to their end: {error}") from error
+            raise own_part.unserved(str(error)) from error
         self._case.enter("judge")
         verdict = self._judged_by_sessions(judge(self._spark.session, self._case.run_dir))
         check_jvm()
@@ -145,9 +155,9 @@ class CaseWorkload:
         self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
         self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
         self._case.enter("teardown")
-        if too_early := premature(self._case.journal.events, self._case.run_dir):
+        if found := self._seen_by_clients():
             broken = verdict.reasons if verdict.verdict == "invalid" else ()
-            raise PromiseBroken("; ".join([*too_early, *broken]))
+            raise PromiseBroken("; ".join([*found, *broken]))
         held_back = [f"{t}-{p} at {stable[t, p]} of {end}" for (t, p), end in ends.items() if stable[t, p] < end]
         if held_back:
             raise PromiseBroken(
@@ -155,6 +165,13 @@ class CaseWorkload:
                 f"readers back: {', '.join(held_back)}"
             )
         return verdict
+
+    def _seen_by_clients(self) -> list[str]:
+        """Return a sentence for each promise that the judge does not look at and that clients saw broken."""
+        events, run_dir = self._case.journal.events, self._case.run_dir
+        self.refused = refused_records(run_dir)
+        refused = [str(each) for error, each in self.refused.items() if error not in self._known_errors]
+        return [*premature(events, run_dir), *lost_positions(events), *refused]
 
     def _judged_by_sessions(self, verdict: Verdict) -> Verdict:
         """Judge again with the producer session of each batch, if this may change the verdict.

@@ -27,6 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from harness.history import record_format
 from harness.history.part_writer import HAND_OVER_S
+from harness.history.record_outcome import NO_REPORT
 from harness.spark.control import DriverLink, TaskEndpoint
 from harness.spark.tasks import claimed
 from harness.workload.client_config import PRODUCER_CONFIG, TRANSACTION_CONFIG, ClientConfig
@@ -48,7 +49,6 @@ _LEAVE_S = 20.0
 _STEP_S = 0.5
 _PAUSE_S = 0.05
 _REMEMBERED = 100
-NO_REPORT = "_NO_REPORT"
 
 
 def produce_in_transactions(spec: ProducerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:

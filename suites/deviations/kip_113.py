@@ -250,3 +250,14 @@ GOOD_LOG_DIR_OFFLINE_AT_TIMES = replace(
     builds=VersionRange.parse("<3.7.0"),
     deterministic=False,  # 3.6.2: one run in three
 )
+
+REFUSED_AFTER_SWAP = Deviation(
+    kip=113,
+    promised="clients go on as a future replica takes the place of the replica",
+    actual="records of an open transaction are refused with INVALID_TXN_STATE, and the transaction must be aborted",
+    issue="none found; the log has the verification of the transaction (KIP-890), and the future replica's has not",
+    builds=VersionRange.parse(">=3.9.2,<3.9.3"),
+    modes=(Mode.ZK,),
+    deterministic=False,  # the swap must come between the verification of a transaction and its append
+    pollutes=False,
+)
