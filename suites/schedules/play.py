@@ -140,8 +140,9 @@ class Player:
         self._require_in_sync_elsewhere(broker, log_dir)
         assert step.fault is not None
         fault = LOG_DIR_WAYS[step.fault](log_dir)
-        if fault.undo_unmounts and any(move.there == log_dir for move in self._moves):
-            raise PassedOver(f"a future replica in {log_dir} may not have been synced")
+        if fault.undo_unmounts and self._is_moving(broker):
+            # A replica that lost its records is empty, and its move is done at once.
+            raise PassedOver(f"a replica that moves on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         with ahead_of_followers(self._topic, fault):
             fault.inject()
@@ -156,7 +157,7 @@ class Player:
         assert step.fault is not None
         fault = BROKER_WAYS[step.fault](broker)
         if isinstance(fault, PowerCut) and self._is_moving(broker):
-            raise PassedOver(f"a future replica on {broker} may not have been synced")
+            raise PassedOver(f"a replica that moves on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         with ahead_of_followers(self._topic, fault):
             fault.inject()
