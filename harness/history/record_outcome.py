@@ -22,8 +22,8 @@ Indeterminate, because an earlier attempt may have been written though the last 
   broker finds in its socket later (seen);
 - ``KAFKA_STORAGE_ERROR``, ``NOT_ENOUGH_REPLICAS``: this leader refuses it now; an earlier leader or attempt may not;
 - ``INVALID_PRODUCER_EPOCH``: fenced now, perhaps not at an earlier attempt;
-- ``TOPIC_AUTHORIZATION_FAILED``, ``UNKNOWN_TOPIC_OR_PART``, ``_UNKNOWN_PARTITION``: rights and topics may go away
-  between two attempts;
+- ``TOPIC_AUTHORIZATION_FAILED``, ``UNKNOWN_TOPIC_OR_PART``, ``_UNKNOWN_PARTITION``, ``_DESTROY``: rights and topics
+  may go away between two attempts;
 - ``MSG_SIZE_TOO_LARGE``, ``RECORD_LIST_TOO_LARGE`` from a broker: it measures the batch, and an earlier batch may have
   been smaller; ``INVALID_RECORD``, ``INVALID_TIMESTAMP``: the topic's settings may have changed.
 
