@@ -86,10 +86,10 @@ def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
     check_reads(ledger, "read_uncommitted", everything)
     check_same_bytes(*ledger.partitions)
     check_delivery(workload)
-    check_refused(cluster, workload)
+    check_refused_once(cluster, workload)
 
 
-def check_refused(cluster: Cluster, workload: CaseWorkload) -> None:
+def check_refused_once(cluster: Cluster, workload: CaseWorkload) -> None:
     """No record was refused as the leader's replica was swapped; a build may deviate in one transaction."""
     refused = workload.refused.get(_REFUSED)
     if refused is not None and len(refused.transactions) > 1:  # one swap

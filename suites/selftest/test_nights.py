@@ -49,7 +49,7 @@ def test_a_night(planted: Planted) -> None:
     assert ids == [*FIXED, *(f"schedules/random[kraft-{number}]" for number in range(len(ids) - 3))]
     assert (result["left"], result["overdue"], result["shrunk"]) == ({}, [], [])
     count = len(ids) - 3
-    assert f"random schedules: {count} played, 0 skipped; {count * 11} of {count * 12} steps done" in output
+    assert f"random schedules: {count} played, 0 skipped; {count * 23} of {count * 24} steps done" in output
     [(unable, why)] = result["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
     assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(output.split())
