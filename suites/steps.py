@@ -602,18 +602,19 @@ def rack_killed(state: StateCheck, rack: Sequence[Broker]) -> Iterator[None]:
 
     :raises PromiseBroken: a partition has no leader, since that rack had all its replicas; or sources disagree
     """
-    with injected(*map(BrokerKilled, rack)):
-        state.broker_gone(*rack)
-        check_led(state)
+    with brokers_down(state, *map(BrokerKilled, rack)):
+        _check_leaders_expected(state)
         yield
-    for broker in rack:
-        state.broker_back(broker)
-    state.check(timeouts.RECOVERY_S)
 
 
 def check_led(state: StateCheck) -> None:
     """All sources agree, and every partition has a leader."""
     state.check()
+    _check_leaders_expected(state)
+
+
+def _check_leaders_expected(state: StateCheck) -> None:
+    """Every partition has a leader in the state that all sources have just agreed with."""
     unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in state.partitions.items() if each.leader is None}
     if unled:
         raise PromiseBroken(f"no leader: {', '.join(f'{name} on brokers {ids}' for name, ids in unled.items())}")
