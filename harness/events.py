@@ -414,21 +414,25 @@ class ConsumerBehind(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerDied(Event):
-    """A consumer's task ended by itself; another one is started."""
+class ReaderDied(Event):
+    """A reader of records ended by itself; it is started again."""
 
-    kind = "consumer.died"
     consumer: str
     error: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamDied(Event):
-    """A streaming query ended by itself; it is started again."""
+class ConsumerDied(ReaderDied):
+    """A consumer's task ended by itself."""
+
+    kind = "consumer.died"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamDied(ReaderDied):
+    """A streaming query ended by itself."""
 
     kind = "stream.died"
-    consumer: str
-    error: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from harness.events import ConsumerDied, Event, StreamDied
+from harness.events import Event, ReaderDied
 from harness.history.record_outcome import NO_REPORT
 from harness.measure.stored_rows import stored_rows
 
@@ -70,21 +70,21 @@ def refused_records(run_dir: Path) -> Mapping[str, Refused]:
 
     :raises OSError: the history is not readable
     """
-    refused = (pc.field("outcome") != "acked") & pc.field("error").is_valid()
+    error = pc.field("error")
+    refused = (pc.field("outcome") != "acked") & error.is_valid() & ~error.isin([*_ONLY_TIME])
     columns = ("producer", "seq", "topic", "partition", "error", "transaction")
     rows = stored_rows(run_dir, "produced", *columns, where=refused)
     by_error: dict[str, list[dict[str, object]]] = defaultdict(list)
     for row in rows.to_pylist():
-        if row["error"] not in _ONLY_TIME:
-            by_error[row["error"]].append(row)
+        by_error[row["error"]].append(row)
     return {
-        error: Refused(
-            error=error,
+        name: Refused(
+            error=name,
             records=len(some),
             transactions=frozenset(str(row["transaction"]) for row in some if row["transaction"]),
             example=f"{some[0]['producer']} #{some[0]['seq']} to {some[0]['topic']}-{some[0]['partition']}",
         )
-        for error, some in by_error.items()
+        for name, some in by_error.items()
     }
 
 
@@ -93,5 +93,5 @@ def lost_positions(events: Iterable[Event]) -> list[str]:
     return [
         f"consumer {event.consumer} lost its position in the log: {event.error}"
         for event in events
-        if isinstance(event, ConsumerDied | StreamDied) and _LOST_POSITION.search(event.error)
+        if isinstance(event, ReaderDied) and _LOST_POSITION.search(event.error)
     ]

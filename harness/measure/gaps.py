@@ -25,9 +25,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from harness.history.tables import SCHEMAS, TableName, table_dir
+from harness.measure.stored_rows import stored_rows
 
 _INTERRUPTION_S = 0.2
 _TIMES_THE_USUAL_PAUSE = 5
@@ -215,25 +214,13 @@ class ClientTimes:
 
     @cached_property
     def _produced(self) -> pa.Table:
-        return self._table("produced", "topic", "partition", "ended_at", "outcome")
+        return stored_rows(self._run_dir, "produced", "topic", "partition", "ended_at", "outcome", encoded=True)
 
     @cached_property
     def _consumed(self) -> pa.Table:
-        table = self._table("consumed", "topic", "partition", "read_at", "role", "isolation", "consumer")
+        columns = ("topic", "partition", "read_at", "role", "isolation", "consumer")
+        table = stored_rows(self._run_dir, "consumed", *columns, encoded=True)
         return table.filter(pc.field("role") == "live")
-
-    def _table(self, name: TableName, *columns: str) -> pa.Table:
-        """Read columns of a table. Text becomes dictionaries, because plain text would take most of the
-        memory."""
-        fields = [SCHEMAS[name].field(column) for column in columns]
-        words = [field.name for field in fields if pa.types.is_string(field.type)]
-        parts = sorted(table_dir(self._run_dir, name).glob("*.parquet"))
-        tables = [pq.read_table(part, columns=list(columns), read_dictionary=words) for part in parts]
-        kinds = {
-            each.name: pa.dictionary(pa.int32(), each.type) if each.name in words else each.type for each in fields
-        }
-        nothing = pa.table({column: pa.array([], kind) for column, kind in kinds.items()})
-        return pa.concat_tables([nothing, *tables], promote_options="default")  # Spark's parts differ in nullability
 
 
 def _by_partition(rows: pa.Table, topic: str, column: str, which: pc.Expression) -> ByPartition:
