@@ -3,8 +3,9 @@ package jbod;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.TreeSet;
 import java.util.Set;
+import java.util.TreeSet;
+import java.util.function.IntPredicate;
 import javassist.bytecode.BadBytecode;
 import javassist.bytecode.CodeAttribute;
 import javassist.bytecode.CodeIterator;
@@ -20,27 +21,32 @@ final class Bytecode implements Opcode {
 
     static void changeBranch(MethodInfo method, int number, String to) throws BadBytecode {
         CodeIterator code = method.getCodeAttribute().iterator();
+        int at = find(method, Bytecode::isConditional, number, "conditional jumps, and branch");
+        int jump = code.byteAt(at);
+        if (to.equals("inverted") || to.equals("other-bound")) {
+            code.writeByte(to.equals("inverted") ? inverted(jump) : otherBound(jump), at);
+            code.insertAt(at, count(method));
+            return;
+        }
+        // Compare 0 with 0 instead of the operands.
+        boolean ofOne = jump <= IFLE || jump >= IFNULL;
+        byte[] count = count(method);
+        byte drop = (byte) (ofOne ? POP : POP2);
+        code.writeByte(to.equals("always") ? IFEQ : IFNE, at);
+        code.insertAt(at, new byte[] {count[0], count[1], count[2], drop, (byte) ICONST_0});
+    }
+
+    /** The place of instruction {@code number} of those that fit, from 1. */
+    private static int find(MethodInfo method, IntPredicate fits, int number, String what) throws BadBytecode {
+        CodeIterator code = method.getCodeAttribute().iterator();
         int seen = 0;
         while (code.hasNext()) {
             int at = code.next();
-            int jump = code.byteAt(at);
-            if (isConditional(jump) && ++seen == number) {
-                boolean ofOne = jump <= IFLE || jump >= IFNULL;
-                if (to.equals("inverted") || to.equals("other-bound")) {
-                    code.writeByte(to.equals("inverted") ? inverted(jump) : otherBound(jump), at);
-                    code.insertAt(at, count(method));
-                } else {
-                    // Compare 0 with 0 instead of the operands.
-                    byte[] count = count(method);
-                    byte drop = (byte) (ofOne ? POP : POP2);
-                    code.writeByte(to.equals("always") ? IFEQ : IFNE, at);
-                    code.insertAt(at, new byte[] {count[0], count[1], count[2], drop, (byte) ICONST_0});
-                }
-                return;
+            if (fits.test(code.byteAt(at)) && ++seen == number) {
+                return at;
             }
         }
-        throw new IllegalArgumentException(
-            method.getName() + " has only " + seen + " conditional jumps, and branch is " + number);
+        throw new IllegalArgumentException(method.getName() + " has only " + seen + " " + what + " is " + number);
     }
 
     static boolean isConditional(int opcode) {
@@ -55,18 +61,10 @@ final class Bytecode implements Opcode {
     /** Makes sum number {@code number} of the method a difference, or the reverse. */
     static void changeSum(MethodInfo method, int number) throws BadBytecode {
         CodeIterator code = method.getCodeAttribute().iterator();
-        int seen = 0;
-        while (code.hasNext()) {
-            int at = code.next();
-            int opcode = code.byteAt(at);
-            if (isSum(opcode) && ++seen == number) {
-                code.writeByte(opcode == IADD || opcode == LADD ? opcode + ISUB - IADD : opcode + IADD - ISUB, at);
-                code.insertAt(at, count(method));
-                return;
-            }
-        }
-        throw new IllegalArgumentException(
-            method.getName() + " has only " + seen + " sums and differences, and sum is " + number);
+        int at = find(method, Bytecode::isSum, number, "sums and differences, and sum");
+        int opcode = code.byteAt(at);
+        code.writeByte(opcode == IADD || opcode == LADD ? opcode + ISUB - IADD : opcode + IADD - ISUB, at);
+        code.insertAt(at, count(method));
     }
 
     static boolean isSum(int opcode) {
