@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,25 +51,23 @@ def make_builds(
     :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
     :raises HarnessError: the engine fails, or the cache can't be written
     """
-    root = home_for("")
     planned = {
         (mutant.id, mode): changes
         for mutant in mutants
         for mode in modes
         if (changes := mutant.changes_for(distribution.version, mode))
     }
-    home_of = {key: root / _name(key[0], distribution, changes) for key, changes in planned.items()}
-    try:
-        make_open_dir(root)
-        with locked(root / ".lock"):
-            _remove_old(root, keep={*home_of.values()})
-            missing = {home_of[key]: (key[0], changes) for key, changes in planned.items() if not home_of[key].exists()}
-            problems = _make(distribution, missing, say)
-            for home in home_of.values():
-                if home.exists():
-                    os.utime(home)
-    except OSError as error:
-        raise HarnessError(f"the cache can't be written: {error.filename}: {error.strerror}") from error
+    home_of = {
+        key: home_for(key[0], distribution, [words_of(change) for change in changes])
+        for key, changes in planned.items()
+    }
+    with builds_locked() as root:
+        _remove_old(root, keep={*home_of.values()})
+        missing = {home_of[key]: (key[0], changes) for key, changes in planned.items() if not home_of[key].exists()}
+        problems = _make(distribution, missing, say)
+        for home in home_of.values():
+            if home.exists():
+                os.utime(home)
     made = []
     for mutant in mutants:
         for mode in modes:
@@ -81,14 +79,32 @@ def make_builds(
     return made
 
 
-def home_for(name: str) -> Path:
-    """The folder of a changed build of this name in the cache."""
-    return cache_dir() / "mutants" / name
+def home_for(id: str, distribution: Distribution, content: object) -> Path:
+    """The folder of a changed build in the cache.
+
+    :param content: what decides how it is changed, as JSON
+    """
+    sum_ = hashlib.sha256(json.dumps([distribution.sha256, engine_sum(), content]).encode()).hexdigest()
+    return _root() / f"{id}-{distribution.version}-{sum_[:12]}"
 
 
-def _name(id: str, distribution: Distribution, changes: Sequence[Change]) -> str:
-    content = json.dumps([distribution.sha256, engine_sum(), [words_of(change) for change in changes]])
-    return f"{id}-{distribution.version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+@contextmanager
+def builds_locked() -> Iterator[Path]:
+    """Inside the block, no other process makes or removes changed builds; yields their folder.
+
+    :raises HarnessError: the cache can't be written
+    """
+    root = _root()
+    try:
+        make_open_dir(root)
+        with locked(root / ".lock"):
+            yield root
+    except OSError as error:
+        raise HarnessError(f"the cache can't be written: {error.filename}: {error.strerror}") from error
+
+
+def _root() -> Path:
+    return cache_dir() / "mutants"
 
 
 def _make(

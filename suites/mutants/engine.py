@@ -56,10 +56,10 @@ def make_jars(class_path: Sequence[Path], orders: Sequence[Order], say: Callable
     with scratch("mutants") as folder:
         request = folder / "request"
         request.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        status, printed = _run(engine, "jbod.Mutate", class_path, request)
+        printed = _run(engine, "jbod.Mutate", class_path, request)
     answers = [line.split(" ") for line in printed if line.startswith(("made ", "error "))]
-    if status != 0 or len(answers) != len(orders):
-        raise _failed(status, printed)
+    if len(answers) != len(orders):
+        raise _failed(0, printed)
     return {
         order.jar: "" if answer[0] == "made" else unquote_plus(answer[2])
         for order, answer in zip(orders, answers, strict=True)
@@ -75,20 +75,20 @@ def list_places(
     :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
     :raises HarnessError: the engine's JVM failed
     """
-    status, printed = _run(prepare(say), "jbod.Places", class_path, jar, listed, *classes)
-    if status != 0:
-        raise _failed(status, printed)
+    _run(prepare(say), "jbod.Places", class_path, jar, listed, *classes)
 
 
-def _run(
-    engine: Sequence[Path], main: str, class_path: Sequence[Path], *arguments: Path | str
-) -> tuple[int, list[str]]:
+def _run(engine: Sequence[Path], main: str, class_path: Sequence[Path], *arguments: Path | str) -> list[str]:
+    """Run a program of the engine; return the lines that it prints."""
     own, build = (os.pathsep.join(map(str, each)) for each in (engine, class_path))
     argv = [*java_command(), *FAST_START, "-Xmx512m", "-cp", own, main, build, *map(str, arguments)]
     try:
-        return run_to_end(argv, cwd=Path("/"), timeout_s=_MUTATE_S)
+        status, printed = run_to_end(argv, cwd=Path("/"), timeout_s=_MUTATE_S)
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"the mutants' engine did not end within {_MUTATE_S:.0f} s") from error
+    if status != 0:
+        raise _failed(status, printed)
+    return printed
 
 
 def _failed(status: int, printed: Sequence[str]) -> HarnessError:

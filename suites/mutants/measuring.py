@@ -26,7 +26,7 @@ _BACKEND = "process"
 _TWIN_RUNS = 2
 """How often a case runs on the unchanged build, at most: it may be unknown only because the machine was busy."""
 _SHORT = 240
-_TOGETHER = 12
+TOGETHER = 12
 """How many unlikely cases share a run: a run starts Spark once, and a few clusters."""
 _UNSURE = (1, 3, 6)
 """How many cases share a run on an automatic mutant, of which each may as well be caught at once as by none."""
@@ -95,7 +95,7 @@ class Measuring:
 
     async def measure(self, build: MutatedBuild) -> Measured:
         """Run cases on a mutant until one has caught it, or none is left."""
-        name = self._name(build)
+        name = self.name(build.home)
         if self.how.fresh:
             shutil.rmtree(self.how.runs_dir / "runs" / name, ignore_errors=True)
         trials = self.how.trials(name)
@@ -105,7 +105,7 @@ class Measuring:
             rest = [] if mutant.is_automatic else [case for case in self.cases(self.how.suites) if case not in likely]
             sizes = _UNSURE if mutant.is_automatic else (1,)
             if not await self._any_catches(build, trials, likely, sizes):
-                await self._any_catches(build, trials, rest, (_TOGETHER,))
+                await self._any_catches(build, trials, rest, (TOGETHER,))
         twins = {trial.case: trial for trial in self._twins.all}
         return Measured(
             build=build,
@@ -121,9 +121,9 @@ class Measuring:
 
         :param sizes: how many cases share a run, and clusters; the last size holds for all further runs
         """
-        for some in _parts(cases, sizes):
+        for some in parts(cases, sizes):
             if new := [case for case in some if not trials.of(case)]:
-                for trial in await self.run(new, self._options(build), self.how.seed):
+                for trial in await self.run(new, self.options(build.home), self.how.seed):
                     trials.add(trial)
                     self._tell(build.mutant.id, trial)
             for case in some:
@@ -143,7 +143,7 @@ class Measuring:
                 return False
             if not self._goes_on(runs, len(red)):
                 return len(red) == len(runs)
-            for trial in await self.run([case], self._options(build), self.how.seed + len(runs)):
+            for trial in await self.run([case], self.options(build.home), self.how.seed + len(runs)):
                 trials.add(trial)
                 self._tell(build.mutant.id, trial)
 
@@ -183,13 +183,14 @@ class Measuring:
         lost = Trial(case="", seed=seed, verdict="error", reason=reason)
         return [ended.get(case, replace(lost, case=case)) for case in cases]
 
-    def _options(self, build: MutatedBuild) -> list[str]:
-        return [f"--kafka-home={build.home}", f"--runs-dir={self.how.runs_dir / 'runs' / self._name(build)}"]
+    def options(self, home: Path | None) -> list[str]:
+        """The options that run cases on a changed build."""
+        return [f"--kafka-home={home}", f"--runs-dir={self.how.runs_dir / 'runs' / self.name(home)}"]
 
-    def _name(self, build: MutatedBuild) -> str:
-        """The name of a mutant of this build in this mode, for files."""
-        assert build.home is not None
-        return f"{build.home.name}-{self.mode}"
+    def name(self, home: Path | None) -> str:
+        """The name of a changed build in this mode, for files."""
+        assert home is not None
+        return f"{home.name}-{self.mode}"
 
     def cases(self, selectors: Sequence[str]) -> list[str]:
         """The cases that selectors name, each once; for all suites, only those that say something about a build."""
@@ -210,7 +211,7 @@ class Measuring:
         return self.how.trials(f"unchanged-{build}")
 
 
-def _parts(cases: Sequence[str], sizes: Sequence[int]) -> Iterator[Sequence[str]]:
+def parts(cases: Sequence[str], sizes: Sequence[int]) -> Iterator[Sequence[str]]:
     """Cut cases into parts of these sizes; the last size holds for all further parts."""
     at = 0
     for size in chain(sizes, repeat(sizes[-1])):

@@ -19,8 +19,8 @@ from typing import Literal
 from harness.host.atomic_write import write_atomically
 from harness.host.scratch import scratch
 from harness.kafka.distribution import MUTANT_JAR, MUTANT_SAYS, Distribution
-from suites.mutants.builds import home_for, link_build
-from suites.mutants.engine import engine_sum, list_places
+from suites.mutants.builds import builds_locked, home_for, link_build
+from suites.mutants.engine import list_places
 from suites.mutants.mutant import Change, Mutant
 
 CLASSES = Path(__file__).parent / "classes.txt"
@@ -169,19 +169,19 @@ def noting_build(distribution: Distribution, say: Callable[[str], None]) -> Noti
     """Make the build, unless the cache has it.
 
     :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
-    :raises HarnessError: the engine fails
+    :raises HarnessError: the engine fails, or the cache can't be written
     """
     classes = [line for line in CLASSES.read_text().split("\n") if line and not line.startswith("#")]
-    content = " ".join((distribution.sha256, engine_sum(), *classes))
-    home = home_for(f"places-{distribution.version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}")
-    if not (home / _LIST).exists():
-        with scratch("places") as folder:
-            jar, listed = folder / MUTANT_JAR, folder / _LIST
-            list_places(distribution.class_path, jar, listed, classes, say)
-            if not home.exists():
-                link_build(distribution, jar, home)
-            write_atomically(home / _LIST, listed.read_text(encoding="utf-8"))
-    os.utime(home)
+    home = home_for("places", distribution, classes)
+    with builds_locked():
+        if not (home / _LIST).exists():
+            with scratch("places") as folder:
+                jar, listed = folder / MUTANT_JAR, folder / _LIST
+                list_places(distribution.class_path, jar, listed, classes, say)
+                if not home.exists():
+                    link_build(distribution, jar, home)
+                write_atomically(home / _LIST, listed.read_text(encoding="utf-8"))
+        os.utime(home)
     return NotingBuild(home=home)
 
 

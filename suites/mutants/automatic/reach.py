@@ -12,9 +12,7 @@ import msgspec
 
 from harness.host.atomic_write import write_atomically
 from suites.mutants.automatic.places import NotingBuild, passed_in
-from suites.mutants.measuring import ALL, Measuring
-
-_TOGETHER = 12
+from suites.mutants.measuring import ALL, TOGETHER, Measuring, parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +36,15 @@ async def measure_reach(
 
     :param at_once: how many runs at once
     """
-    file = measuring.how.runs_dir / "trials" / f"reach-{build.home.name}-{measuring.mode}.json"
+    file = measuring.how.runs_dir / "trials" / f"reach-{measuring.name(build.home)}.json"
     known = {each.case: each for each in ([] if measuring.how.fresh else _read(file))}
     cases = measuring.cases(measuring.how.suites or (ALL,))
     missing = [case for case in cases if case not in known]
     places = asyncio.Semaphore(at_once)
-    options = [f"--kafka-home={build.home}", f"--runs-dir={measuring.how.runs_dir / 'runs' / build.home.name}"]
 
     async def run(some: Sequence[str]) -> None:
         async with places:
-            for trial in await measuring.run(some, options, measuring.how.seed):
+            for trial in await measuring.run(some, measuring.options(build.home), measuring.how.seed):
                 if trial.run_dir is None or trial.verdict == "skipped":
                     say(f"which places {trial.case} reaches is unknown: {trial.reason}")
                     continue
@@ -57,7 +54,7 @@ async def measure_reach(
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, msgspec.json.encode([*known.values()]).decode())
 
-    await asyncio.gather(*(run(missing[at : at + _TOGETHER]) for at in range(0, len(missing), _TOGETHER)))
+    await asyncio.gather(*map(run, parts(missing, (TOGETHER,))))
     return {case: known[case] for case in cases if case in known}
 
 
