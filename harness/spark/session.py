@@ -140,19 +140,20 @@ class SparkHandle:
         self._start = partial(spark_session, master, jars=jars)
         self._then = then
         self._lock = threading.Lock()
-        self._future = self._begin(first or self._start)
+        self._future = self._begin(self._start if first is None else partial(self._first_or_own, first))
+
+    def _first_or_own(self, first: SessionSource) -> SparkSession:
+        try:
+            return first()
+        except HarnessError:
+            return self._start()
 
     def _begin(self, source: SessionSource) -> Future[SparkSession]:
         future: Future[SparkSession] = Future()
 
         def start() -> None:
             try:
-                try:
-                    session = source()
-                except HarnessError:
-                    if source is self._start:
-                        raise
-                    session = self._start()
+                session = source()
             except BaseException as error:
                 future.set_exception(error)
                 return
