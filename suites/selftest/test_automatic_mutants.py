@@ -5,8 +5,6 @@ The operators are tried on a class of our own, compiled and run here.
 
 from __future__ import annotations
 
-import subprocess
-import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from harness.host.cache import cache_dir
-from harness.host.java import java_command
 from harness.kafka.distribution import MUTANT_JAR, from_home, from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from suites.mutants.automatic.places import Place, noting_build, passed_in
 from suites.mutants.automatic.reach import Reached
 from suites.mutants.automatic.sample import MOST_CASES, Judged, cases_for, draw, read_judged
-from suites.mutants.engine import Order, compile_java, list_places, make_jars
+from suites.mutants.engine import Order, list_places, make_jars
+from suites.selftest.java_samples import make_jar, run_class
 
 SAMPLE = """
 package kafka.sample;
@@ -43,6 +41,7 @@ public class Sample {
     }
 }
 """
+MAIN = "kafka.sample.Sample"
 UNCHANGED = "false true 5 2 Optional[some]"
 CHANGED: Mapping[tuple[str, str], str] = {
     ("below branch 1", "negated"): "true true 5 2 Optional[some]",
@@ -69,10 +68,7 @@ PLACE = Place(
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sample's jar, the jar with notes and the list of its places."""
     folder = tmp_path_factory.mktemp("sample")
-    (folder / "Sample.java").write_text(SAMPLE)
-    compile_java([folder / "Sample.java"], folder / "classes")
-    with zipfile.ZipFile(folder / "sample.jar", "w") as made:
-        made.write(folder / "classes" / "kafka" / "sample" / "Sample.class", "kafka/sample/Sample.class")
+    make_jar(folder, SAMPLE, MAIN)
     list_places([folder / "sample.jar"], folder / "noting.jar", folder / "places.tsv", ["Sample", "Absent"], print)
     return folder
 
@@ -84,21 +80,11 @@ def places_of(folder: Path) -> list[Place]:
 
 def name(place: Place) -> str:
     """The method, kind and number of a place."""
-    return place.key.removeprefix("kafka.sample.Sample.").replace(
-        place.key[place.key.index("(") :].split(")")[0] + ")", ""
-    )
-
-
-def run(*class_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the sample class."""
-    argv = [*java_command(), "-cp", ":".join(map(str, class_path)), "kafka.sample.Sample"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
+    return f"{place.method} {place.key.partition(') ')[2]}"
 
 
 def test_each_operator_changes_what_the_class_does(sample: Path, tmp_path: Path) -> None:
-    assert run(sample / "sample.jar").stdout.strip() == UNCHANGED
+    assert run_class(MAIN, sample / "sample.jar").stdout.strip() == UNCHANGED
     both = [(place, operator) for place in places_of(sample) for operator in place.operators]
     used = [(place, operator) for place, operator in both if place.method != "unused"]
     assert sorted((name(place), operator) for place, operator in used) == sorted(CHANGED)
@@ -113,13 +99,13 @@ def test_each_operator_changes_what_the_class_does(sample: Path, tmp_path: Path)
     }
     assert set(make_jars([sample / "sample.jar"], [*orders.values()], print).values()) == {""}
     for key, order in orders.items():
-        done = run(order.jar, sample / "sample.jar")
+        done = run_class(MAIN, order.jar, sample / "sample.jar")
         assert (key, done.stdout.strip()) == (key, CHANGED[key])
         assert f"jbod mutant {order.id} reached 1 times" in done.stderr
 
 
 def test_the_build_notes_which_places_run(sample: Path, tmp_path: Path) -> None:
-    done = run(sample / "noting.jar", sample / "sample.jar")
+    done = run_class(MAIN, sample / "noting.jar", sample / "sample.jar")
     assert done.stdout.strip() == UNCHANGED
     (tmp_path / "brokers" / "1").mkdir(parents=True)
     (tmp_path / "brokers" / "1" / "broker.log").write_text(f"started\n{done.stderr}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 
 from harness.errors import DistributionError, UsageError
 from harness.host.cache import cache_dir
-from harness.host.java import java_command
 from harness.journal import Journal
 from harness.kafka.distribution import MUTANT_JAR, from_home, from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
@@ -26,13 +24,14 @@ from harness.runner.case_result import CaseResult
 from harness.runner.qualifying import check_no_mutant, side
 from reports.pages import write_page
 from suites.mutants.builds import MutatedBuild, make_builds
-from suites.mutants.engine import Order, compile_java, make_jars
+from suites.mutants.engine import Order, make_jars
 from suites.mutants.measuring import Measured
 from suites.mutants.mutant import Change, Mutant, chosen, panel, read_catalogue, read_mutant
 from suites.mutants.outcome import Decision, Outcome, decide, score
 from suites.mutants.page import matrix_of
 from suites.mutants.trial import Trial, Trials
 from suites.selftest.case_results import case_result
+from suites.selftest.java_samples import make_jar, run_class
 from suites.selftest.processes import JBOD
 
 SAMPLE = """
@@ -113,13 +112,7 @@ def mutant(**fields: object) -> Mutant:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A jar with the sample class."""
-    folder = tmp_path_factory.mktemp("sample")
-    (folder / "Sample.java").write_text(SAMPLE)
-    compile_java([folder / "Sample.java"], folder / "classes")
-    jar = folder / "sample.jar"
-    with zipfile.ZipFile(jar, "w") as made:
-        made.write(folder / "classes" / "Sample.class", "Sample.class")
-    return jar
+    return make_jar(tmp_path_factory.mktemp("sample"), SAMPLE, "Sample")
 
 
 def test_each_kind_of_change_does_what_it_says(sample: Path, tmp_path: Path) -> None:
@@ -128,9 +121,9 @@ def test_each_kind_of_change_does_what_it_says(sample: Path, tmp_path: Path) -> 
         for at, (kind, (fields, _)) in enumerate(KINDS.items())
     ]
     assert set(make_jars([sample], orders, print).values()) == {""}
-    assert run(sample).stdout.strip() == UNCHANGED
+    assert run_class("Sample", sample).stdout.strip() == UNCHANGED
     for order, (kind, (_, prints)) in zip(orders, KINDS.items(), strict=True):
-        done = run(order.jar, sample)
+        done = run_class("Sample", order.jar, sample)
         assert (kind, done.stdout.strip()) == (kind, prints)
         assert f"jbod mutant {order.id} reached 1 times" in done.stderr
 
@@ -149,17 +142,9 @@ def test_a_defect_can_be_rare_and_counts_only_where_it_says(sample: Path, tmp_pa
     rare = "{ if (jbod.Mutant.first(1)) { jbod.Mutant.reached(); return 7; } }"
     order = Order(id="rare", changes=(change({"method": "limit", "before": rare}),), jar=tmp_path / "rare.jar")
     assert make_jars([sample], [order], print) == {order.jar: ""}
-    done = run(order.jar, sample)
+    done = run_class("Sample", order.jar, sample)
     assert done.stdout.strip() == "5 false true false 1007 0.5 one 33 0"
     assert done.stderr.count("jbod mutant rare reached") == 1
-
-
-def run(*class_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the sample class; the verifier checks it as it loads."""
-    argv = [*java_command(), "-cp", ":".join(map(str, class_path)), "Sample"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.mark.parametrize(
