@@ -16,12 +16,15 @@ from harness.cluster.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
+from harness.events import DeviationEvent
 from harness.journal import Journal, now
 from harness.kafka.admin import Admin
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ProducerState, ReplicaInDir
 from harness.kafka.versions import Mode, VersionRange
+from harness.measure.client_errors import Refused
+from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation
 from suites.checks import check_ends, check_group_commits, check_led_by_another, check_notified, promised
 from suites.deviations import LONE_FUTURE_REPLICA_EMPTIED
@@ -30,7 +33,7 @@ from suites.kip_113.test_log_changes import check_truncated
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_swaps import emptied
 from suites.kip_113.test_tools_across import check_gave_up
-from suites.kip_113.test_transactions import check_producers_known
+from suites.kip_113.test_transactions import check_producers_known, check_refused_once
 from suites.on_disk import (
     CHECKPOINTS,
     check_checkpoints,
@@ -470,3 +473,25 @@ def test_what_a_log_knew_of_producers_it_must_know(
         check_producers_known(
             fake(Partition, topic="ledger", index=0, leader=lambda: leader), [OPEN, replace(OPEN, producer=8)]
         )
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "transactions", "broken"),
+    [
+        ("3.9.2", Mode.ZK, [], False),  # it does not show in every run
+        ("3.9.2", Mode.ZK, ["p0-t1"], False),
+        ("3.9.2", Mode.ZK, ["p0-t1", "p0-t2"], True),  # there is one swap
+        ("3.9.2", Mode.KRAFT, ["p0-t1"], True),
+        ("4.4.0", Mode.KRAFT, [], False),
+        ("4.4.0", Mode.KRAFT, ["p0-t1"], True),
+    ],
+)
+def test_only_a_known_build_may_refuse_one_transaction(
+    version: str, mode: Mode, transactions: list[str], broken: bool
+) -> None:
+    refused = Refused(error="INVALID_TXN_STATE", records=50, transactions=frozenset(transactions), example="p0 #1")
+    cluster = fake_cluster(version, mode)
+    workload = fake(CaseWorkload, refused={refused.error: refused} if transactions else {})
+    with breaks_promise("50 records were refused with INVALID_TXN_STATE" if broken else None):
+        check_refused_once(cluster, workload)
+    assert any(cluster.journal.of(DeviationEvent)) == (bool(transactions) and not broken)
