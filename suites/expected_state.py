@@ -107,7 +107,7 @@ class ExpectedState:
         self._left_behind: set[tuple[Key, LogDir]] = set()
         self._undeleted: set[tuple[Key, LogDir]] = set()
         if topics:
-            cluster.await_healthy(failure=Inconclusive)
+            cluster.await_healthy()
         for topic in topics:
             self.add_topic(topic)
 

@@ -6,12 +6,13 @@ import functools
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled
@@ -21,6 +22,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import HIGH_WATERMARKS, LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
 from harness.cluster.reassign import Placement, execute, verify
@@ -402,7 +404,7 @@ def await_begun(partition: Partition, log_dir: LogDir) -> None:
 def await_copied(partition: Partition, log_dir: LogDir) -> None:
     """Wait until the future replica in this log dir has some records, or the move has ended.
 
-    :raises Inconclusive: nothing is copied
+    :raises PromiseBroken: nothing is copied
     """
     broker = log_dir.broker
 
@@ -413,11 +415,11 @@ def await_copied(partition: Partition, log_dir: LogDir) -> None:
     seen = await_until(
         copied,
         lambda seen: seen is not None,
-        timeout_s=timeouts.REQUEST_S,
+        timeout_s=timeouts.MOVE_S,
         what=f"some of {partition} to be copied into {log_dir}",
         retry_on=(NoAnswer, FileNotFoundError),
         watch=broker.node.check_alive,
-        failure=Inconclusive,
+        failure=PromiseBroken,
     )
     broker.journal.write("move.copied", partition=str(partition), to=str(log_dir), bytes=seen)
 
@@ -454,16 +456,17 @@ def await_checkpoints(log_dir: LogDir, count: int) -> None:
 
     A scenario that shows that something does not happen waits for this: the broker had the time for it, and worked.
 
-    :raises Inconclusive: it does not write them in time
+    :raises PromiseBroken: it does not write them, which it must do twice a second
     """
     file = log_dir.path / HIGH_WATERMARKS
     for number in range(count):
         await_until(
             lambda: file.stat().st_mtime_ns,
             functools.partial(operator.ne, file.stat().st_mtime_ns),
-            timeout_s=timeouts.REQUEST_S,
+            timeout_s=timeouts.QUESTION_S,
             what=f"{log_dir.broker} to write {file.name} in {log_dir}, time {number + 1} of {count}",
-            failure=Inconclusive,
+            watch=log_dir.broker.node.check_alive,
+            failure=PromiseBroken,
         )
 
 
@@ -553,19 +556,27 @@ def write_untracked_records(
     :param into: the partition; None: all in turn
     :param to: write to this leader with acks=1, so that followers may miss the records (default: acks=all)
     :param age_s: the timestamp of the records is so many seconds ago
-    :raises Inconclusive: not all records are acked in time
+    :raises PromiseBroken: the broker refuses records, or does not answer in time
+    :raises Inconclusive: this machine is too busy to say why they are not answered
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
     most = max(1_000_000, 2 * size)
     client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384, "message.max.bytes": most})
     timestamp_ms = round((now().timestamp() - age_s) * 1000)
+    own_part, refused = OwnPart(topic.cluster, "take records", needs_all=False), Counter[str]()
+
+    def note(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            refused[error.name()] += 1
+
     for number in range(count):
         value, key = f"untracked {number}".ljust(size), None if keys is None else str(number % keys)
         partition = number % len(topic) if into is None else into
-        client.produce(topic.name, value, key, partition=partition, timestamp=timestamp_ms)
+        client.produce(topic.name, value, key, partition=partition, timestamp=timestamp_ms, on_delivery=note)
     left = client.flush(timeouts.PROGRESS_S)
-    if left:
-        raise Inconclusive(f"{left} of {count} records could not be written to {topic}")
+    if left or refused:
+        errors = "".join(f", {many} were refused with {error}" for error, many in refused.items())
+        raise own_part.unserved(f"of {count} records for {topic}, {left} were not answered{errors}")
 
 
 def check_serves_alone(
