@@ -73,6 +73,15 @@ class Leadership:
     at: datetime
 
 
+@dataclass(frozen=True, kw_only=True)
+class InSync:
+    """The ISR of a partition, when all sources last agreed."""
+
+    isr: frozenset[int]
+    epoch: int
+    at: datetime
+
+
 class ExpectedState:
     """Where every replica should be, and in which state. A scenario reports each event that it causes.
 
@@ -104,6 +113,7 @@ class ExpectedState:
         self._future_replicas: dict[ReplicaKey, LogDir] = {}
         self._held_since: dict[ReplicaKey, datetime] = {}
         self._last_isr: dict[Key, frozenset[int]] = {}
+        self._in_sync: dict[Key, InSync] = {}
         self._left_behind: set[tuple[Key, LogDir]] = set()
         self._undeleted: set[tuple[Key, LogDir]] = set()
         if topics:
@@ -183,6 +193,8 @@ class ExpectedState:
     def _put(self, key: Key, expected: ExpectedPartition) -> None:
         """The partition should look like this from now on, in the same leader epoch."""
         was = self.partitions.get(key)
+        if was != expected:
+            self._in_sync.pop(key, None)
         if was is not None and (was.leader, was.isr) != (expected.leader, expected.isr):
             for id in self.updated_since_start.keys() - self._starting:
                 self.updated_since_start[id].add(key)
@@ -192,6 +204,7 @@ class ExpectedState:
         """Its leader epoch may change, and others may lead it until all sources agree again."""
         self.leader_epochs.pop(key, None)
         self._led.pop(key, None)
+        self._in_sync.pop(key, None)
 
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """A partition was reassigned: its replicas are now in these log dirs, in this order (KIP-113).

@@ -11,21 +11,30 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import combinations
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
 from harness.cluster.session_loss import lost_session
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
-from harness.events import PartitionChanged
+from harness.events import (
+    FaultHealing,
+    FaultInjecting,
+    NodeKilled,
+    NodePaused,
+    NodeResumed,
+    NodeStarted,
+    NodeStopping,
+    PartitionChanged,
+)
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.tool_answers import Key
 from harness.waiting import TOO_SLOW, await_until
 from suites.elections import check_elections
-from suites.expected_state import ExpectedState, Leadership, ReplicaKey
+from suites.expected_state import ExpectedState, InSync, Leadership, ReplicaKey
 from suites.held_moves import check_ended_before_throttle
 from suites.observations import (
     FAST_SOURCES,
@@ -35,6 +44,10 @@ from suites.observations import (
     TOPICS_TOOLS,
     Source,
 )
+
+_NODE_EVENTS = (NodeStarted, NodeStopping, NodeKilled, NodePaused, NodeResumed)
+_LAG = timedelta(seconds=1)
+"""A broker may show the watcher an older ISR for so long."""
 
 
 class HeldMovesEnded(Inconclusive):
@@ -141,6 +154,7 @@ class StateCheck(ExpectedState):
             moves = [f"{topic}-{partition} into {to}" for (topic, partition, _), to in seen.ended_moves.items()]
             raise HeldMovesEnded(moves, seen.differences)
         self._check_leaders_stayed()
+        self._check_isrs_stayed()
         self._take_over_leaderships(seen.leaderships)
         self._agreed_at = seen.at
         mode = self.cluster.spec.mode
@@ -197,6 +211,37 @@ class StateCheck(ExpectedState):
                     raise Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
                 raise PromiseBroken(seen)
 
+    def _check_isrs_stayed(self) -> None:
+        """The cluster's watcher saw no replica leave the ISR that had to stay in it since the last agreement.
+
+        A replica has to stay while nothing happens to its broker. A broker may show the watcher an older ISR for a
+        moment.
+
+        :raises PromiseBroken: it saw an ISR without the replica
+        :raises Inconclusive: it saw one, and a broker that the scenario left alone had lost its session
+        """
+        for event in self.cluster.journal.of(PartitionChanged):
+            in_sync = self._in_sync.get(event.key)
+            if in_sync is None or event.at <= in_sync.at + _LAG or event.leader_epoch < in_sync.epoch:
+                continue
+            left = in_sync.isr - set(event.isr)
+            if left and (left := left - self._touched(in_sync.at)):
+                seen = (
+                    f"brokers {sorted(left)} should be in the ISR of {event.topic}-{event.partition} all the while; at "
+                    f"{event.at.isoformat()} broker {event.seen_by} saw the ISR {list(event.isr)}"
+                )
+                if lost := self._lost_session(in_sync.at):
+                    raise Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+                raise PromiseBroken(seen)
+
+    def _touched(self, since: datetime) -> set[int]:
+        """The brokers that something happened to since then, or that a fault still keeps busy."""
+        journal = self.cluster.journal
+        hit = {each.broker for kind in (FaultInjecting, FaultHealing) for each in journal.of(kind) if each.at >= since}
+        nodes = {each.node for kind in _NODE_EVENTS for each in journal.of(kind) if each.at >= since}
+        ids = {broker.id for broker in self.cluster.brokers if broker.id in hit or f"broker-{broker.id}" in nodes}
+        return ids | self.dead | self.slow | {id for id, at in self._disturbed_at.items() if at >= since}
+
     def _take_over_leaderships(self, leaderships: Mapping[Key, Leadership]) -> None:
         """From here on each of these leaders stays, and its leader epoch, until an event touches the partition.
 
@@ -206,6 +251,11 @@ class StateCheck(ExpectedState):
         for key, led in leaderships.items():
             self.leader_epochs.setdefault(key, led.epoch)
         self._led = dict(leaderships)
+        self._in_sync = {
+            key: InSync(isr=isr, epoch=led.epoch, at=led.at)
+            for key, led in leaderships.items()
+            if (isr := self.partitions[key].isr) is not None
+        }
 
     def _take_for_ended(self, moves: Mapping[ReplicaKey, LogDir]) -> None:
         """Expect the replicas of these moves in their new log dirs."""

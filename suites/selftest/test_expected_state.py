@@ -33,6 +33,7 @@ from suites.observations import (
     offline_replicas,
     processes,
 )
+from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import (
     cluster_state,
     fake,
@@ -342,6 +343,52 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
     starved = ["broker 2 lost its session"] if broken else []
     with pytest.raises(Inconclusive, match="too slow: broker 2 lost its session") if broken else nullcontext():
         state._check_leaders_stayed()
+
+
+@pytest.mark.parametrize(
+    ("event", "seen", "after_s", "broken"),
+    [
+        (lambda state, journal: None, ("u", [1, 3], 1), 3, True),
+        (lambda state, journal: None, ("u", [1, 2, 3], 1), 3, False),
+        (lambda state, journal: None, ("u", [1, 3], 1), 0.5, False),  # a broker has yet to hear of the last change
+        (lambda state, journal: None, ("u", [1, 3], 0), 3, False),
+        (lambda state, journal: None, ("new", [1, 3], 1), 3, False),
+        (lambda state, journal: state.broker_gone(BROKERS[2]), ("u", [1, 3], 1), 3, False),
+        (lambda state, journal: state.log_dir_failed(DIRS[2, 1]), ("lone", [], 1), 3, True),
+        (lambda state, journal: state.set_cordoned(BROKERS[1], DIRS[1, 1]), ("u", [1, 3], 1), 3, True),
+        (lambda state, journal: journal.write("node.paused", node="broker-2"), ("u", [1, 3], 1), 3, False),
+        (lambda state, journal: journal.write("node.started", node="broker-3"), ("u", [1, 3], 1), 3, True),
+        (lambda state, journal: inject(journal, 2), ("u", [1, 3], 1), 3, False),
+    ],
+)
+def test_a_replica_that_nothing_happened_to_stays_in_the_isr(
+    state: StateCheck,
+    event: Callable[[StateCheck, Journal], object],
+    seen: tuple[str, list[int], int],
+    after_s: float,
+    broken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watcher reports it, although all sources agree again by then."""
+    topic, isr, epoch = seen
+    state.cluster.journal = journal = Journal(None)
+    lost: list[str] = []
+    monkeypatch.setattr("suites.state_check.lost_session", lambda *_, **__: next(iter(lost), None))
+    led_at = now() - timedelta(seconds=after_s)
+    state._take_over_leaderships({key: replace(led, epoch=1, at=led_at) for key, led in state._led.items()})
+    event(state, journal)
+    journal.write("partition.changed", topic=topic, partition=0, leader=1, leader_epoch=epoch, isr=isr, seen_by=3)
+    with breaks_promise(f"should be in the ISR of {topic}-0 all the while; at .* saw the ISR" if broken else None):
+        state._check_isrs_stayed()
+    if broken:
+        lost.append("broker 2 lost its session")
+        with pytest.raises(Inconclusive, match="too slow: broker 2 lost its session"):
+            state._check_isrs_stayed()
+
+
+def inject(journal: Journal, broker: int) -> None:
+    """A fault of a broker begins."""
+    journal.write("fault.injecting", fault="f", target="t", broker=broker, noticed_by=None, node="", explains=[])
 
 
 def test_nobody_was_seen_where_nobody_watches(state: StateCheck, monkeypatch: pytest.MonkeyPatch) -> None:
