@@ -80,6 +80,7 @@ class Player:
     :param spread: a topic whose partitions have replicas on some brokers only
     :ivar begun: how many steps were tried
     :ivar done: how many steps were done and not passed over
+    :ivar deleted: the names of the topics that steps have deleted
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Player:
         self._outages: list[_Outage] = []
         self._moves: list[_Move] = []
         self._passing: list[Topic] = []
+        self.deleted: list[str] = []
         self._numbers = itertools.count()
 
     @contextmanager
@@ -356,6 +358,7 @@ class Player:
             raise PassedOver(f"{topic} has offline replicas")
         self._cluster.delete_topics(topic)
         self._passing.remove(topic)
+        self.deleted.append(topic.name)
         self._state.remove_topic(topic)
         self._state.check()
 

@@ -19,7 +19,13 @@ from harness.workload.readers import Group
 from suites.checks import check_delivery, check_group_commits
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
 from suites.observations import metadata_log
-from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_no_replica_twice, leaders_logs
+from suites.on_disk import (
+    check_logs_unchanged,
+    check_no_leftovers,
+    check_no_replica_twice,
+    check_topic_gone,
+    leaders_logs,
+)
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, schedules_of_run
@@ -63,6 +69,8 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
             case.record(schedule=tried.to_json(), steps=player.begun, steps_done=player.done)
         state.check(also=[metadata_log])
         check_no_leftovers(cluster, {topic for topic, _ in state.partitions})
+        for name in player.deleted:
+            check_topic_gone(cluster, name)
     for topic in (orders, spread):
         check_no_replica_twice(topic)
     check_logs_unchanged(kept)
