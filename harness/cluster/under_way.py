@@ -1,4 +1,4 @@
-"""What a KRaft cluster still has under way. At the end of a case there must be nothing."""
+"""What a cluster still has under way. At the end of a case there must be nothing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class UnderWay(StrEnum):
 
 
 def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> bool:
-    """Wait until nothing is under way in a KRaft cluster, and write the outcome into the journal.
+    """Wait until nothing is under way in a cluster, and write the outcome into the journal.
 
-    ``cluster.settled`` names the brokers whose queue of log dirs was read: a build may lack the MBean, and a spec may
-    have no MBeans. ``cluster.unsettled`` makes the case invalid, or unknown where brokers of a crowded machine do not
-    answer. Without a live broker, nothing is checked.
+    ``cluster.settled`` names the brokers whose queue of log dirs was read: only KRaft has it, a build may lack the
+    MBean, and a spec may have no MBeans. ``cluster.unsettled`` makes the case invalid, or unknown where brokers of a
+    crowded machine do not answer. Without a live broker, nothing is checked.
 
     :param leaves: what the scenario leaves on purpose
     :returns: False if something was still under way
     """
-    if cluster.spec.mode is not Mode.KRAFT or not cluster.live_brokers():
+    if not cluster.live_brokers():
         return True
     try:
         queues_read = await_nothing_under_way(cluster, leaves)
@@ -44,7 +44,7 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> bo
 
 
 def await_nothing_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> list[int]:
-    """Wait until nothing is under way in a KRaft cluster; returns the ids of the brokers whose queue was read.
+    """Wait until nothing is under way in a cluster; returns the ids of the brokers whose queue was read.
 
     :param leaves: what may be left
     :raises PromiseBroken: something is still under way
@@ -70,10 +70,10 @@ def _under_way(cluster: Cluster, leaves: Collection[UnderWay], queues: dict[int,
     """
     queues.clear()
     for broker in cluster.live_brokers():
-        if (queued := _queued(broker)) is not None:
+        if cluster.spec.mode is Mode.KRAFT and (queued := _queued(broker)) is not None:
             queues[broker.id] = queued
-        if queued:
-            yield f"{broker} has yet to report the log dirs of {queued} replicas: QueuedReplicaToDirAssignments"
+            if queued:
+                yield f"{broker} has yet to report the log dirs of {queued} replicas: QueuedReplicaToDirAssignments"
         if UnderWay.MOVE not in leaves:
             for (topic, partition), (log_dir, _) in sorted(broker.find_replicas(is_future=True).items()):
                 yield f"{broker} has a future replica of {topic}-{partition} in {log_dir}"

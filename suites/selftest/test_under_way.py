@@ -1,4 +1,4 @@
-"""At the end of a KRaft case nothing is under way, but what its scenario leaves on purpose."""
+"""At the end of a case nothing is under way, but what its scenario leaves on purpose."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
         (cluster_with(lacking, moves=True), (), "broker 1 has a future replica of t-0"),
         (cluster_with(reassigned=True), (UnderWay.MOVE,), "t-0 is being reassigned"),
         (cluster_with(silent), (), "no answer"),
+        (cluster_with(moves=True, mode=Mode.ZK), (), "broker 1 has a future replica of t-0"),
+        (cluster_with(reassigned=True, mode=Mode.ZK), (), "t-0 is being reassigned"),
     ],
-    ids=["queued", "moving", "moving, no MBean", "reassigned", "silent"],
+    ids=["queued", "moving", "moving, no MBean", "reassigned", "silent", "moving in ZooKeeper", "reassigned there"],
 )
 def test_what_is_left_is_named(cluster: Cluster, leaves: tuple[UnderWay, ...], says: str) -> None:
     error, said = settled(cluster, *leaves)
@@ -86,8 +88,9 @@ def test_what_is_left_is_named(cluster: Cluster, leaves: tuple[UnderWay, ...], s
         (cluster_with(moves=True), (UnderWay.MOVE,), [1]),
         (cluster_with(reassigned=True), (UnderWay.REASSIGNMENT,), [1]),
         (cluster_with(lacking), (), []),
+        (cluster_with(lambda: 2, mode=Mode.ZK), (), []),
     ],
-    ids=["nothing", "moving on purpose", "reassigned on purpose", "no MBean"],
+    ids=["nothing", "moving on purpose", "reassigned on purpose", "no MBean", "ZooKeeper"],
 )
 def test_a_missing_mbean_is_not_zero_and_what_is_left_on_purpose_may_stay(
     cluster: Cluster, leaves: tuple[UnderWay, ...], read: list[int]
@@ -102,9 +105,8 @@ def test_a_queue_that_empties_in_time_is_empty(monkeypatch: pytest.MonkeyPatch) 
     assert settled(cluster_with(lambda: queued.pop() if queued else 0)) == [[1]]
 
 
-def test_nothing_is_asked_with_zookeeper_or_without_a_broker() -> None:
+def test_nothing_is_asked_without_a_broker() -> None:
     none: list[Broker] = []
-    assert settled(cluster_with(moves=True, mode=Mode.ZK)) == []
     assert settled(fake_cluster(live_brokers=lambda: none)) == []
 
 
