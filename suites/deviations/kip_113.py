@@ -261,3 +261,9 @@ REFUSED_AFTER_SWAP = Deviation(
     deterministic=False,  # the swap must come between the verification of a transaction and its append
     pollutes=False,
 )
+
+REFUSED_AFTER_SWAP_IN_KRAFT = replace(
+    REFUSED_AFTER_SWAP,
+    builds=VersionRange.parse(">=4.4.0"),  # not seen on 3.9.2
+    modes=(Mode.KRAFT,),
+)

@@ -20,10 +20,11 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.metadata import ProducerState
+from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
-from suites.deviations import REFUSED_AFTER_SWAP
+from suites.deviations import REFUSED_AFTER_SWAP, REFUSED_AFTER_SWAP_IN_KRAFT
 from suites.observing import observe
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
@@ -32,6 +33,8 @@ from suites.steps import SMALL_FETCHES, begin_move, check_under_way, finish_move
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
 _REFUSED = "INVALID_TXN_STATE"
+REFUSED_AFTER = {Mode.ZK: REFUSED_AFTER_SWAP, Mode.KRAFT: REFUSED_AFTER_SWAP_IN_KRAFT}
+"""What builds of each mode are known for."""
 
 
 @scenario(
@@ -40,7 +43,7 @@ _REFUSED = "INVALID_TXN_STATE"
     plan="2. Complete replica data movement: the leader's, under transactions",
     floors=NO_FAULT,
     overrides=SMALL_FETCHES,
-    deviations=(REFUSED_AFTER_SWAP,),
+    deviations=tuple(REFUSED_AFTER.values()),
 )
 def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
     """Leaders' replicas move during transactions: open ones stay open, aborted ones aborted, also after a restart."""
@@ -98,7 +101,7 @@ def check_refused_once(cluster: Cluster, workload: CaseWorkload) -> None:
     broken = PromiseBroken(str(refused))
     if len(refused.transactions) > 1:  # one swap
         raise broken
-    observe(REFUSED_AFTER_SWAP, cluster, deviates=True, seen=refused, broken=broken)
+    observe(REFUSED_AFTER[cluster.spec.mode], cluster, deviates=True, seen=refused, broken=broken)
 
 
 def check_producers_known(partition: Partition, before: Sequence[ProducerState]) -> None:
