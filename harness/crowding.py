@@ -8,6 +8,9 @@ Two measurements, both without root: the threads that are ready to run, from ``/
 The second one also shows time that a hypervisor or a CPU quota takes away. ``/proc/pressure/cpu`` does not help: it is
 near 100 % as soon as there are more ready threads than cores, and rises no further. A separate thread measures, since
 what is awaited may block until its time-out.
+
+A machine can also stall for some seconds, because it is suspended or its disk is busy (:class:`Stall`). The share of
+time in which threads waited for a disk is from ``/proc/pressure/io``, where the kernel has it.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
 _READY = re.compile(rb"^procs_running (\d+)$", re.MULTILINE)
+_IO_PRESSURE = Path("/proc/pressure/io")
+_WAITED_US = re.compile(rb"^some .*total=(\d+)$", re.MULTILINE)
 _EVERY_S = 0.25
 _KEPT = 4096
 """Samples that are kept: 17 minutes."""
@@ -55,6 +61,31 @@ class Crowding:
     def __str__(self) -> str:
         return (
             f"{self.per_core:.1f} threads per core were ready to run, and sleeps took {self.lateness:.1f} times as long"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """How much this machine kept processes from running during some seconds.
+
+    :ivar per_core: the mean number of threads that were ready to run, per core
+    :ivar longest_s: the seconds that the latest of its sleeps of 0.25 s took
+    :ivar waited_for_disk: the share of the time in which a thread waited for a disk, from 0 to 1
+    """
+
+    per_core: float
+    longest_s: float
+    waited_for_disk: float
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a process may not have got to run for some of the time."""
+        return self.per_core > EASY or self.longest_s > EASY * _EVERY_S or self.waited_for_disk > MOSTLY
+
+    def __str__(self) -> str:
+        return (
+            f"{self.per_core:.1f} threads per core were ready to run, a sleep of {_EVERY_S} s took up to "
+            f"{self.longest_s:.2f} s, and threads waited for a disk {self.waited_for_disk:.0%} of the time"
         )
 
 
@@ -92,33 +123,55 @@ class CrowdedTime:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """What was measured at the end of one sleep.
+
+    :ivar at: seconds on the monotonic clock
+    :ivar per_core: the threads that were ready to run, per core
+    :ivar slept_s: the seconds that the sleep took
+    :ivar waited_us: the microseconds since boot in which a thread waited for a disk
+    """
+
+    at: float
+    per_core: float
+    slept_s: float
+    waited_us: int
+
+    @property
+    def lateness(self) -> float:
+        return self.slept_s / _EVERY_S
+
+
 class _Sampler(threading.Thread):
     """Samples the crowding of this machine until the process ends."""
 
     def __init__(self) -> None:
         super().__init__(name="crowding", daemon=True)
         self._cores = len(os.sched_getaffinity(0))
-        self._samples: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)  # time, threads per core, lateness
+        self._samples: deque[_Sample] = deque(maxlen=_KEPT)
 
     def run(self) -> None:
         began = time.monotonic()
         while True:
             time.sleep(_EVERY_S)
             ended = time.monotonic()
-            self._samples.append((ended, _ready() / self._cores, (ended - began) / _EVERY_S))
+            per_core, waited_us = _read(_STAT, _READY) / self._cores, _read(_IO_PRESSURE, _WAITED_US)
+            self._samples.append(_Sample(at=ended, per_core=per_core, slept_s=ended - began, waited_us=waited_us))
             began = ended
 
-    def _after(self, start: float) -> list[tuple[float, float, float]]:
-        return [*takewhile(lambda sample: sample[0] >= start, reversed([*self._samples]))]
+    def _after(self, start: float) -> list[_Sample]:
+        """Return the samples since then, newest first."""
+        return [*takewhile(lambda sample: sample.at >= start, reversed([*self._samples]))]
 
     def crowded_time(self, start: float) -> CrowdedTime:
         found = self._after(start)
         if not found:
             return CrowdedTime()
-        crowded, mean = sum(max(per_core, lateness) > EASY for _, per_core, lateness in found), _mean(found)
+        crowded, mean = sum(max(each.per_core, each.lateness) > EASY for each in found), _mean(found)
         return CrowdedTime(
-            per_core_max=round(max(each[1] for each in found), 2),
-            lateness_max=round(max(each[2] for each in found), 2),
+            per_core_max=round(max(each.per_core for each in found), 2),
+            lateness_max=round(max(each.lateness for each in found), 2),
             crowded_share=round(crowded / len(found), 3),
             per_core_mean=round(mean.per_core, 2),
             lateness_mean=round(mean.lateness, 2),
@@ -127,20 +180,31 @@ class _Sampler(threading.Thread):
     def since(self, start: float) -> Crowding:
         return _mean(self._after(start))
 
+    def stall(self, start: float, end: float) -> Stall | None:
+        found = [sample for sample in self._after(start) if sample.at - sample.slept_s <= end]
+        if len(found) < 2:
+            return None
+        newest, oldest = found[0], found[-1]
+        return Stall(
+            per_core=_mean(found).per_core,
+            longest_s=max(sample.slept_s for sample in found),
+            waited_for_disk=(newest.waited_us - oldest.waited_us) / 1e6 / (newest.at - oldest.at),
+        )
 
-def _mean(samples: Sequence[tuple[float, float, float]]) -> Crowding:
+
+def _mean(samples: Sequence[_Sample]) -> Crowding:
     if not samples:
         return Crowding()
     count = len(samples)
     return Crowding(
-        per_core=sum(each[1] for each in samples) / count, lateness=sum(each[2] for each in samples) / count
+        per_core=sum(each.per_core for each in samples) / count, lateness=sum(each.lateness for each in samples) / count
     )
 
 
-def _ready() -> int:
-    """Return the number of threads that are ready to run now; 0 if ``/proc`` does not have it."""
+def _read(file: Path, number: re.Pattern[bytes]) -> int:
+    """Return the number in this file of the kernel; 0 if the kernel does not have it."""
     try:
-        found = _READY.search(_STAT.read_bytes())
+        found = number.search(file.read_bytes())
     except OSError:
         return 0
     return int(found[1]) if found else 0
@@ -157,6 +221,12 @@ def _running_sampler() -> _Sampler:
             _sampler = _Sampler()
             _sampler.start()
     return _sampler
+
+
+def stall_before(at: datetime, seconds: float) -> Stall | None:
+    """Return how much this machine held processes back in the seconds before ``at``; None if nothing measured it."""
+    end = time.monotonic() - (datetime.now(UTC) - at).total_seconds()
+    return _running_sampler().stall(end - seconds, end)
 
 
 class CrowdingWatch:

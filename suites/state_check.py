@@ -16,7 +16,7 @@ from itertools import combinations
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
-from harness.cluster.session_loss import lost_session
+from harness.cluster.session_loss import LostSession, lost_session
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import (
     FaultHealing,
@@ -32,7 +32,7 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.tool_answers import Key
-from harness.waiting import TOO_SLOW, await_until
+from harness.waiting import await_until
 from suites.elections import check_elections
 from suites.expected_state import ExpectedState, InSync, Leadership, ReplicaKey
 from suites.held_moves import check_ended_before_throttle
@@ -180,10 +180,10 @@ class StateCheck(ExpectedState):
                 seen = f"{seen}; besides: {'; '.join(more)}"
             only_leaders = found and all(map(LEADERSHIP_DIFFERS.search, found))
             if only_leaders and (lost := self._lost_session(self._agreed_at)):
-                return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+                return lost.blamed(seen)
         return PromiseBroken(seen)
 
-    def _lost_session(self, since: datetime) -> str | None:
+    def _lost_session(self, since: datetime) -> LostSession | None:
         """A broker that lost its session since then though the scenario left it alone; None if there is none."""
         disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= since}
         return lost_session(self.cluster, but=disturbed, since=since)
@@ -194,7 +194,8 @@ class StateCheck(ExpectedState):
         The watcher may report late what happened before that. Such a report has an older leader epoch.
 
         :raises PromiseBroken: it saw another leader
-        :raises Inconclusive: it saw another leader, and a broker that the scenario left alone had lost its session
+        :raises Inconclusive: it saw another leader, and a broker that the scenario left alone had lost its session on a
+            busy machine
         :raises HarnessError: the watcher has ended
         """
         self.cluster.check_watched()
@@ -208,7 +209,7 @@ class StateCheck(ExpectedState):
                     f"{event.at.isoformat()} broker {event.seen_by} saw leader {event.leader or 'none'}"
                 )
                 if lost := self._lost_session(led.at):
-                    raise Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+                    raise lost.blamed(seen)
                 raise PromiseBroken(seen)
 
     def _check_isrs_stayed(self) -> None:
@@ -218,7 +219,8 @@ class StateCheck(ExpectedState):
         moment.
 
         :raises PromiseBroken: it saw an ISR without the replica
-        :raises Inconclusive: it saw one, and a broker that the scenario left alone had lost its session
+        :raises Inconclusive: it saw one, and a broker that the scenario left alone had lost its session on a busy
+            machine
         """
         for event in self.cluster.journal.of(PartitionChanged):
             in_sync = self._in_sync.get(event.key)
@@ -231,7 +233,7 @@ class StateCheck(ExpectedState):
                     f"{event.at.isoformat()} broker {event.seen_by} saw the ISR {list(event.isr)}"
                 )
                 if lost := self._lost_session(in_sync.at):
-                    raise Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+                    raise lost.blamed(seen)
                 raise PromiseBroken(seen)
 
     def _touched(self, since: datetime) -> set[int]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cluster.session_loss import lost_session
+from harness.cluster.session_loss import LostSession, lost_session
 from harness.crowding import Deadline
 from harness.errors import AwaitTimeout, EnvironmentLacks, Inconclusive, JbodError, PromiseBroken
 from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
 from harness.host.disk_space import why_full
 from harness.journal import now
 from harness.kafka.admin import Refused
-from harness.waiting import CROWDED, TOO_SLOW
+from harness.waiting import CROWDED
 
 if TYPE_CHECKING:
     from harness.cluster.lifecycle import ClusterLifecycle
@@ -51,8 +51,8 @@ class OwnPart:
 
         :param seen: what was awaited, and what was seen last
         :return: :class:`~harness.errors.PromiseBroken`; EnvironmentLacks where the disk is full; AwaitTimeout where a
-            node was stopped or suspended; Inconclusive where a broker that was left alone lost its session. On a
-            crowded machine the wait took longer, so a value that is still wrong breaks the promise there, too
+            node was stopped or suspended; Inconclusive where a broker that was left alone lost its session on a busy
+            machine. On a crowded machine the wait took longer, so a value that is still wrong breaks the promise there
         """
         seen = f"Kafka must {self._promise}: {seen}"
         if full := why_full(self._cluster.undo_log.dir):
@@ -60,7 +60,7 @@ class OwnPart:
         if self._needs_all and (idle := self._idle()):
             return AwaitTimeout(f"{', '.join(idle)}; {seen}")
         if lost := self._lost_session():
-            return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+            return lost.blamed(seen)
         return PromiseBroken(seen)
 
     def unserved(self, seen: str) -> JbodError:
@@ -83,7 +83,7 @@ class OwnPart:
             return refusal
         seen = f"Kafka must {self._promise}: {refusal}"
         if lost := self._lost_session():
-            return Inconclusive(f"{TOO_SLOW}: {lost}; {seen}")
+            return lost.blamed(seen)
         crowding = self._wait.crowding
         if refusal.error == _TOO_LATE and crowding.stretch > 1.0:
             return Inconclusive(f"{CROWDED} ({crowding}): {seen}")
@@ -96,7 +96,7 @@ class OwnPart:
         found = [f"{node.spec.name} does not run" for node in nodes if not node.is_alive()]
         return found + [f"{node.spec.name} is suspended" for node in nodes if node.is_paused()]
 
-    def _lost_session(self) -> str | None:
+    def _lost_session(self) -> LostSession | None:
         """A broker that lost its session meanwhile, although nothing in this case had disturbed it."""
         journal = self._cluster.journal
         disturbed = {event.struck for event in journal.of(FaultInjecting)}
