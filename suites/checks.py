@@ -29,6 +29,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
@@ -383,9 +384,10 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
 def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     """The leader refuses a record with acks=all before it is written, since the ISR is too small.
 
-    :raises PromiseBroken: the record is acked, or refused with another error
-    :raises Inconclusive: the leader does not answer
+    :raises PromiseBroken: the record is acked, refused with another error, or not answered
+    :raises Inconclusive: it is not answered, and this machine is too busy to say why
     """
+    own_part = OwnPart(topic.cluster, "answer a record", needs_all=False)
     outcomes: list[KafkaError | None] = []
 
     def note(error: KafkaError | None, _message: Message) -> None:
@@ -395,7 +397,7 @@ def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
     client.flush(timeouts.PROGRESS_S)
     if not outcomes:
-        raise Inconclusive(f"{leader} did not answer a record within {timeouts.PROGRESS_S:.0f} s")
+        raise own_part.unserved(f"{leader} did not answer a record within {timeouts.PROGRESS_S:.0f} s")
     [error] = outcomes
     if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
         raise PromiseBroken(

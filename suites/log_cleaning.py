@@ -14,7 +14,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
-from harness.errors import JbodError, PromiseBroken
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
@@ -58,13 +58,11 @@ def check_logs_small(
     *topics: Topic,
     on: Sequence[Broker] | None = None,
     timeout_s: float = timeouts.CLEANING_S,
-    failure: type[JbodError] = PromiseBroken,
 ) -> None:
     """Outdated records are removed: no log of the topics' first partitions stays larger than two segments.
 
     :param on: check the replicas of these brokers only (default: of all)
     :param timeout_s: seconds from when all brokers clean (:func:`until_cleaning_s`)
-    :param failure: the error to raise if a log stays larger
     """
     partitions = [topic[0] for topic in topics]
 
@@ -82,7 +80,7 @@ def check_logs_small(
         timeout_s=timeout_s + until_cleaning_s(topics[0].cluster),
         what=f"outdated records of {', '.join(map(str, partitions))} to be removed",
         retry_on=(NoAnswer,),
-        failure=failure,
+        failure=PromiseBroken,
     )
 
 

@@ -574,9 +574,11 @@ def write_untracked_records(
         partition = number % len(topic) if into is None else into
         client.produce(topic.name, value, key, partition=partition, timestamp=timestamp_ms, on_delivery=note)
     left = client.flush(timeouts.PROGRESS_S)
-    if left or refused:
-        errors = "".join(f", {many} were refused with {error}" for error, many in refused.items())
-        raise own_part.unserved(f"of {count} records for {topic}, {left} were not answered{errors}")
+    if refused:
+        errors = ", ".join(f"{many} were refused with {error}" for error, many in refused.items())
+        raise own_part.undone(f"of {count} records for {topic}, {errors}")
+    if left:
+        raise own_part.unserved(f"of {count} records for {topic}, {left} were not answered")
 
 
 def check_serves_alone(

@@ -18,7 +18,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Topic
-from harness.errors import HarnessError, Inconclusive, NotServed, PipelineError, PromiseBroken
+from harness.errors import HarnessError, NotServed, PipelineError, PromiseBroken
 from harness.events import ConsumerBehind
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
@@ -71,7 +71,7 @@ class CaseWorkload:
         :param via: the only broker in the clients' bootstrap list (default: all)
         :param settings: see :class:`harness.workload.workload.Load`; aborts of transactions follow the case's seed
         :raises PromiseBroken: Kafka does not serve the clients before the block
-        :raises Inconclusive: too few records get through before the block
+        :raises Inconclusive: it does not, and this machine is too busy to say why
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
@@ -81,7 +81,8 @@ class CaseWorkload:
             settings["transactional"] = replace(transactional, seed=self._case.id.seed)
         phase = self._case.phase
         self._case.enter("load")
-        with self._served(bootstrap, topic, **settings) as pair:
+        own_part = OwnPart(self._cluster, "serve producers and consumers, also in groups", needs_all=False)
+        with self._served(own_part, bootstrap, topic, **settings) as pair:
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
             # The judge needs to know which consumers form a group.
@@ -93,7 +94,7 @@ class CaseWorkload:
             }
             if self._groups:
                 self._case.record(groups=self._groups)
-            pair.await_count(self._floors.before, failure=Inconclusive)
+            pair.await_count(self._floors.before, failure=own_part.unserved)
             self._cluster.await_replicas_created()  # __consumer_offsets may just have been created for the consumers
             try:
                 yield pair
@@ -101,9 +102,10 @@ class CaseWorkload:
                 self._pair = None
 
     @contextmanager
-    def _served(self, bootstrap: str, topic: Topic, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
+    def _served(
+        self, own_part: OwnPart, bootstrap: str, topic: Topic, **settings: Unpack[LoadSettings]
+    ) -> Iterator[Pair]:
         """Run the clients during the block, which begins when Kafka serves them."""
-        own_part = OwnPart(self._cluster, "serve producers and consumers, also in groups", needs_all=False)
         with ExitStack() as running:
             try:
                 pair = running.enter_context(self._pipeline.running(bootstrap, topic.name, len(topic), **settings))

@@ -8,7 +8,7 @@ pair is that of the slowest. Independent readers (:mod:`harness.workload.readers
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -173,11 +173,11 @@ class Pair:
         )
 
     def await_count(
-        self, records: int, timeout_s: float = PROGRESS_S, failure: type[JbodError] = PromiseBroken
+        self, records: int, timeout_s: float = PROGRESS_S, failure: Callable[[str], JbodError] = PromiseBroken
     ) -> Progress:
         """Wait until this many records were acked in each partition, and as many in all were read.
 
-        :param failure: the error of a time-out; before any fault that is too little load, not a broken promise
+        :param failure: the error of a time-out; before any fault it is that of Kafka's own part
         :raises PipelineError: as :meth:`check`
         """
         return await_until(

@@ -102,12 +102,13 @@ class TopicCreation:
         self._state.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
 
     def _await_made(self, count: int, when: str) -> None:
+        own_part = OwnPart(self._state.cluster, "create the topics that are requested", needs_all=False)
         await_until(
             lambda: self._made >= count,
             timeout_s=timeouts.PROGRESS_S,
             what=f"the topics to be created that were requested {when}",
             watch=self.check_running,
-            failure=Inconclusive,
+            failure=own_part.unserved,
         )
 
     def add_new_topics(self, at_least: int = 0) -> list[Topic]:

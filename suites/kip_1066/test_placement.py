@@ -16,6 +16,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.nodes.node import Node
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -182,10 +183,11 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
 def controllers_restarted(cluster: Cluster) -> Node:
     """Kill and start all controllers; returns the active one.
 
-    :raises Inconclusive: none becomes active
+    :raises PromiseBroken: none becomes active
     """
     for controller in cluster.quorum_nodes:
         controller.kill()
+    own_part = OwnPart(cluster, "elect an active controller")
     for controller in cluster.quorum_nodes:
         controller.start()
     return await_until(
@@ -194,7 +196,7 @@ def controllers_restarted(cluster: Cluster) -> Node:
         what="a controller to be active",
         retry_on=(NoAnswer,),
         watch=cluster.check_nodes,
-        failure=Inconclusive,
+        failure=own_part.undone,
     )
 
 
@@ -202,7 +204,7 @@ def restarted_with_snapshots(cluster: Cluster) -> Path:
     """Kill and start the controllers with settings by which they write snapshots, and wait until each has one.
 
     :returns: the oldest of the new snapshots
-    :raises Inconclusive: a controller writes none
+    :raises PromiseBroken: a controller writes none
     """
     folders = [quorum_of(cluster).metadata_log(controller) for controller in cluster.quorum_nodes]
     before = {path for folder in folders for path in folder.glob("*.checkpoint")}
@@ -215,7 +217,7 @@ def restarted_with_snapshots(cluster: Cluster) -> Path:
         timeout_s=timeouts.PROGRESS_S,
         what=f"a snapshot in {' and '.join(map(str, folders))}",
         watch=cluster.check_nodes,
-        failure=Inconclusive,
+        failure=PromiseBroken,
     )
     return min((snapshots[0] for snapshots in written), key=lambda path: path.name)
 

@@ -251,7 +251,7 @@ def test_clients_that_are_not_served(cluster: Cluster, monkeypatch: pytest.Monke
     expected = Inconclusive if is_crowded else PromiseBroken
     with (
         pytest.raises(expected, match=r"Kafka must serve .*: waited .*COORDINATOR") as raised,
-        workload._served("localhost:1", topic_of("orders")),
+        workload._served(OwnPart(cluster, "serve clients"), "localhost:1", topic_of("orders")),
     ):
         pass
     outcome, _ = conclude(CaseLog(troubles=[raised.value]), None, must_be_judged=True, test_file=Path(__file__))
