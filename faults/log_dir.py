@@ -36,6 +36,7 @@ _OPERATIONS = (
     r"Could not open",
     r"due to a? ?(?:disk|storage) error",
     r"Uncaught exception in scheduled task",
+    r"Encountered (?!fatal )[\w ]+ fault: ",
 )
 _ON_LOG_DIR = rf"^(?=[^\n]*(?:{'|'.join(_OPERATIONS)}))(?s:.*){{path}}(?![\w.-])"
 """An error of an operation on the log dir ``{path}`` (escaped): its path is in the line or in the stack trace."""

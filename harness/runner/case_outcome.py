@@ -1,7 +1,7 @@
 """Decides the verdict of a case from everything that happened in it.
 
 Reasons against a case come from the errors of its phases, the judge, the floors of its load, the proofs of its faults,
-and its nodes: one that ended by itself, or a thread that died. The worst one wins
+and its nodes: one that ended by itself, or a failure in its log. The worst one wins
 (:data:`harness.errors.EXIT_PRECEDENCE`). A scenario cannot hide a reason: the judge's verdict and an unproven fault
 count even if the scenario ignores or catches them. A case is *valid* if the scenario ran to its end, was judged, and
 there is no reason against it.
@@ -35,7 +35,7 @@ from harness.events import (
     FaultNotProven,
     NodeEndedByItself,
 )
-from harness.measure.errors_logged import dead_threads
+from harness.measure.node_failures import node_failures
 from harness.runner.case import Case, Outcome
 from harness.runner.deviation import Deviation, NotedDeviation, State
 
@@ -84,7 +84,7 @@ def conclude(
     if case_log.called and case is not None:
         reasons += [*_unexpected_ends(case), *_unsettled(case)]
     if case is not None:
-        reasons += _dead_threads(case)
+        reasons += _node_failures(case)
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped
@@ -199,16 +199,16 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 
-def _dead_threads(case: Case) -> Iterator[tuple[int, str]]:
-    """Yield the threads that died. Kafka is to blame, unless the error has a cause outside Kafka, as for a node's end.
+def _node_failures(case: Case) -> Iterator[tuple[int, str]]:
+    """Yield the failures in the nodes' logs. Kafka is to blame, unless the error has a cause outside Kafka.
 
     A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything. A
     log that cannot be read is an error of the case.
     """
     try:
-        for thread in dead_threads(case.run_dir):
-            cause = cause_in_environment(None, thread.line.text, may_be_full=True)
-            yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{thread}{f' ({cause})' if cause else ''}"
+        for failure in node_failures(case.journal.events, case.run_dir):
+            cause = cause_in_environment(None, failure.lines[0].text, may_be_full=True)
+            yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{failure}{f' ({cause})' if cause else ''}"
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 

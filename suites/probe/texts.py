@@ -217,17 +217,29 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-bugs",
-        what="lines about KAFKA-19571 (segments flushed too late), KAFKA-19289 (a thread that died), KAFKA-15468 (a "
-        "coordinator that loads its log again), a failed acknowledgement and a time index without room",
+        what="lines about KAFKA-19571 (segments flushed too late), KAFKA-15468 (a coordinator that loads its log "
+        "again), a failed acknowledgement and a time index without room",
         words=(
             r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException",
-            r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '",
             "completing transaction state transition while it does not have a pending state",
             r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState",
             r"processing data for partition … at offset (?s:.*)java\.nio\.BufferOverflowException",
         ),
         needed_by=("kip-112", "kip-113", "schedules", "transactions"),
-        without="a deviation counts as a broken promise, or a dead thread stays unnoticed",
+        without="a deviation counts as a broken promise",
+        tried=False,
+    ),
+    log_line(
+        id="log-failures",
+        what="a node logs that a thread died (KAFKA-19289), that it met a fault, and that a scheduled task failed",
+        words=(
+            r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '",
+            r"^Encountered (?!fatal )[\w ]+ fault: ",
+            r"^Uncaught exception in scheduled task '(highwatermark-checkpoint|kafka-log-flusher|kafka-log-retention"
+            r"|kafka-log-start-offset-checkpoint|kafka-recovery-point-checkpoint"
+            r"|shutdown-idle-replica-alter-log-dirs-thread)'(?!(?s:.*)The log for \S+ is already closed)",
+        ),
+        without="these failures stay unnoticed",
         tried=False,
     ),
     log_line(
