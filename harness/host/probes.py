@@ -22,6 +22,7 @@ from harness.host.broker_user import broker_user
 from harness.host.cache import cache_path
 from harness.host.control_group import controller
 from harness.host.java import HOW_TO_GET, java_command, java_version
+from harness.host.limits import OPEN_FILES, UNLIMITED, open_files
 from harness.host.programs import run_to_end, system_program
 from harness.host.room import memory_left
 from harness.host.scratch import scratch
@@ -165,6 +166,16 @@ def _maven() -> Seen:
 def _memory() -> Seen:
     available, where = memory_left()
     return available >= MEMORY_BYTES, f"{_gigabytes(available)} {where}"
+
+
+@_probe(
+    "open files",
+    needed_for="a broker's segments: with fewer, a broker that runs out of them is not to blame",
+    fix=f"raise the hard limit of open files to {OPEN_FILES} (LimitNOFILE of a service, or /etc/security/limits.conf)",
+)
+def _open_files() -> Seen:
+    allowed = open_files()
+    return allowed >= OPEN_FILES, "no limit" if allowed == UNLIMITED else f"{allowed} may be open"
 
 
 def _work_dir() -> Path:

@@ -205,9 +205,11 @@ def _node_failures(case: Case) -> Iterator[tuple[int, str]]:
     A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything. A
     log that cannot be read is an error of the case.
     """
+    own_build = case.extra.get("kafka", {}).get("source") == "home"
     try:
         for failure in node_failures(case.journal.events, case.run_dir):
-            cause = cause_in_environment(None, failure.lines[0].text, may_be_full=True)
+            text = failure.lines[0].text
+            cause = cause_in_environment(None, text, may_be_full=True, starting=False, own_build=own_build)
             yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{failure}{f' ({cause})' if cause else ''}"
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"

@@ -243,6 +243,13 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-started",
+        what="a broker or a controller logs that its start has ended",
+        words=(r"\] (?:Kafka Server )?started \(kafka\.server\.Kafka",),
+        without="a broker that a refused setting ends is an error, also long after its start",
+        tried=False,
+    ),
+    log_line(
         id="log-told-of-broker",
         what="a controller logs that a broker is gone, fenced or shutting down",
         words=(

@@ -15,6 +15,7 @@ import pytest
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.crowding import Crowding, Deadline
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
+from harness.host.limits import OPEN_FILES
 from harness.journal import Journal, now
 from harness.kafka.versions import VersionRange
 from harness.runner.case import Case, CaseId
@@ -189,16 +190,24 @@ DIED = "[2026-11-23 10:00:00,000] ERROR [kafka-log-cleaner-thread-0]: Error due 
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("error", "source", "outcome"),
     [
-        ("java.lang.OutOfMemoryError: Java heap space", "error"),
-        ("java.io.FileNotFoundException: /d/log-dir-1/x (Too many open files)", "error"),
-        ("java.io.IOException: No space left on device", "invalid"),  # a fault fills log dirs
+        ("java.lang.OutOfMemoryError: unable to create native thread", "maven", "error"),
+        ("java.lang.NoClassDefFoundError: org/apache/kafka/X", "home", "error"),
+        ("java.lang.NoClassDefFoundError: org/apache/kafka/X", "maven", "invalid"),
+        ("java.lang.OutOfMemoryError: Java heap space", "home", "invalid"),
+        ("java.io.FileNotFoundException: /d/log-dir-1/x (Too many open files)", "home", "invalid"),
+        ("org.apache.kafka.common.config.ConfigException: Invalid value -1", "home", "invalid"),  # a dynamic change
+        ("java.io.IOException: No space left on device", "home", "invalid"),  # a fault fills log dirs
     ],
 )
-def test_a_thread_that_the_environment_ended_is_no_broken_promise(case: Case, error: str, outcome: str) -> None:
-    """The heap's size is the harness's choice. A thread that died by itself counts, also after such a thread."""
+def test_a_thread_that_the_environment_ended_is_no_broken_promise(
+    case: Case, monkeypatch: pytest.MonkeyPatch, error: str, source: str, outcome: str
+) -> None:
+    """A leak is Kafka's. A thread that died by itself counts, also after one that the environment ended."""
+    monkeypatch.setattr("harness.host.limits.open_files", lambda: OPEN_FILES)
     case.verdict = verdict("valid")
+    case.record(kafka={"source": source})
     log = case.run_dir / "brokers" / "1" / "broker.log"
     log.parent.mkdir(parents=True)
     log.write_text(f"{DIED}{error}\n\tat kafka.log.Cleaner\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,8 +17,10 @@ from harness.cluster.nodes.node import ClusterContext, Node, NodeSpec
 from harness.cluster.nodes.process import ProcessBackend
 from harness.cluster.spec import ClusterSpec
 from harness.errors import JbodError, NodeDied, PromiseBroken
+from harness.host.limits import OPEN_FILES
 from harness.host.undo import UndoLog
 from harness.journal import Journal
+from harness.kafka.distribution import Source
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from suites.selftest.fakes import fake_distribution
@@ -41,8 +45,12 @@ IN_USE = (
     "Caused by: java.net.BindException: Address already in use\n"
 )
 FULL = STARTS + FATAL + "java.io.IOException: No space left on device\n"
+UP = "[2026-11-27 10:00:00,900] INFO [KafkaRaftServer nodeId=1] Kafka Server started (kafka.server.KafkaRaftServer)\n"
 HEAP = STARTS + FATAL + "java.lang.OutOfMemoryError: Java heap space\n"
-NO_THREAD = STARTS + "OpenJDK warning\nError: unable\n# Cannot allocate memory (errno=12)\n"
+MAPS = STARTS + FATAL + "java.io.IOException: Map failed\nCaused by: java.lang.OutOfMemoryError: Map failed\n"
+FILES = STARTS + FATAL + "java.io.IOException: Too many open files\n"
+NO_MEMORY = STARTS + "OpenJDK warning\nError: unable\n# Cannot allocate memory (errno=12)\n"
+NO_THREAD = STARTS + FATAL + "java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory\n"
 OLD_JAVA = (
     "Error: LinkageError occurred while loading main class kafka.Kafka\n"
     "\tjava.lang.UnsupportedClassVersionError: kafka/Kafka has been compiled by a more recent version\n"
@@ -50,6 +58,7 @@ OLD_JAVA = (
 NO_CLASS = (
     "Error: Could not find or load main class kafka.Kafka\nCaused by: java.lang.ClassNotFoundException: kafka.Kafka\n"
 )
+NO_OTHER_CLASS = STARTS + FATAL + "java.lang.NoClassDefFoundError: org/apache/kafka/X\n"
 
 
 Start = Callable[..., tuple[Node, Journal]]
@@ -61,11 +70,20 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
 
     def start(
-        printed: str, *, ends: str = "exit 1", is_kafka: bool = True, on_volumes: bool = False
+        printed: str,
+        *,
+        ends: str = "exit 1",
+        is_kafka: bool = True,
+        on_volumes: bool = False,
+        source: Source = "maven",
+        files: int = OPEN_FILES,
+        memory: int = 1 << 30,
     ) -> tuple[Node, Journal]:
+        monkeypatch.setattr("harness.host.limits.open_files", lambda: files)
+        monkeypatch.setattr("harness.host.limits.memory_left", lambda: (memory, "available"))
         context = ClusterContext(
             spec=ClusterSpec(mode=Mode.KRAFT, volumes="tmpfs" if on_volumes else None),
-            distribution=fake_distribution(),
+            distribution=replace(fake_distribution(), source=source),
             record_dir=tmp_path,
             journal=Journal(None),
             undo_log=UndoLog("selftest-endings"),
@@ -94,16 +112,24 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (FULL, {"on_volumes": True}, PromiseBroken, None),
         (IN_USE, {}, NodeDied, "a port is in use: Caused by: java.net.BindException: Address already in use"),
         (FULL, {}, NodeDied, "the disk is full: java.io.IOException: No space left on device"),
-        (HEAP, {}, NodeDied, "too little memory: java.lang.OutOfMemoryError: Java heap space"),
-        (NO_THREAD, {}, NodeDied, "too little memory: # Cannot allocate memory"),
+        (FILES, {}, PromiseBroken, None),
+        (FILES, {"files": 1024}, NodeDied, "too few open files are allowed: java.io.IOException: Too many open files"),
+        (HEAP, {}, PromiseBroken, None),
+        (HEAP, {"memory": 100 << 20}, NodeDied, "this machine has too little memory: java.lang.OutOfMemoryError: Java"),
+        (MAPS, {}, PromiseBroken, None),
+        (NO_MEMORY, {}, NodeDied, "too little memory: # Cannot allocate memory"),
+        (NO_THREAD, {}, NodeDied, "too little memory: java.lang.OutOfMemoryError: unable to create native thread"),
         (OLD_JAVA, {}, NodeDied, "this Java cannot run the build: java.lang.UnsupportedClassVersionError"),
-        (NO_CLASS, {}, NodeDied, "the build lacks a class: Error: Could not find or load main class kafka.Kafka"),
+        (NO_CLASS, {}, NodeDied, "no such main class: Error: Could not find or load main class kafka.Kafka"),
+        (NO_OTHER_CLASS, {}, PromiseBroken, None),
+        (NO_OTHER_CLASS, {"source": "home"}, NodeDied, "the build lacks a class: java.lang.NoClassDefFoundError: org"),
         (
             REFUSED,
             {},
             NodeDied,
             "this build refuses a setting: org.apache.kafka.common.config.ConfigException: Invalid value never",
         ),
+        (STARTS + UP + REFUSED, {}, PromiseBroken, None),
         (BUG, {"ends": "kill -9 $$"}, NodeDied, "SIGKILL, which the kernel sends when memory runs out"),
         (BUG, {"is_kafka": False}, NodeDied, None),
     ],
@@ -114,11 +140,19 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "filled",
         "port",
         "disk",
+        "files leaked",
+        "files",
+        "heap leaked",
         "heap",
+        "maps leaked",
         "memory",
+        "thread",
         "java",
+        "main class",
+        "class lacking",
         "class",
         "setting",
+        "setting later",
         "killed",
         "zk",
     ],
@@ -134,3 +168,11 @@ def test_who_is_to_blame_for_the_end_of_a_node(
     [event] = lines_of(journal, "node.ended_by_itself")
     assert (event["cause"] is None) == (cause is None)
     assert (cause or "") in str(event["cause"])
+
+
+def test_a_node_may_have_as_many_files_open_as_the_hard_limit_allows() -> None:
+    """A JVM raises its own limit to it."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 900)); "
+    asked = "from harness.host import limits; print(limits.open_files(), limits.files_are_few())"
+    done = subprocess.run([sys.executable, "-c", limit + asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["900", "True"]

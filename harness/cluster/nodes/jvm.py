@@ -85,6 +85,7 @@ class JvmNode(ABC):
         self._should_run = False
         self._original = self._started = spec
         self._printed_before: Mapping[Path, int] = {}  # the size of each log when the node was started
+        self._served_before = False  # an earlier case has the log of its start
 
     @abstractmethod
     def is_alive(self) -> bool: ...
@@ -116,6 +117,7 @@ class JvmNode(ABC):
         self._printed_before = {log: log.stat().st_size for log in self._logs() if log.exists()}
         self._journal("node.started", **self._launch(command))
         self._should_run = True
+        self._served_before = False
 
     def is_paused(self) -> bool:
         return self.paused_proof() is not None
@@ -159,7 +161,13 @@ class JvmNode(ABC):
                 printed += file.read().decode(errors="replace") + "\n"
         # A fault fills a log dir on a volume of its own, and not the run's disk.
         may_be_full = self._context.spec.volumes is not None and why_full(self._context.work_dir) is None
-        return cause_in_environment(self.exit_code(), printed, may_be_full=may_be_full)
+        return cause_in_environment(
+            self.exit_code(),
+            printed,
+            may_be_full=may_be_full,
+            starting=not self._served_before,
+            own_build=self._context.distribution.source == "home",
+        )
 
     def _logs(self) -> tuple[Path, Path]:
         """The node's output: raw lines first, so that they do not seem to belong to an event of the log."""
@@ -181,6 +189,7 @@ class JvmNode(ABC):
                 rotate_open_file(old / name, self._record_dir / name)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
         self.log.path = self._record_dir / LOG
+        self._served_before = True
         self._journal("node.goes_on")
 
     def _make_record_dir(self) -> Path:
