@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -78,6 +80,7 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         source: Source = "maven",
         files: int = OPEN_FILES,
         memory: int = 1 << 30,
+        amid: Callable[[ClusterContext, Node], object] = lambda _context, _node: None,
     ) -> tuple[Node, Journal]:
         monkeypatch.setattr("harness.host.limits.open_files", lambda: files)
         monkeypatch.setattr("harness.host.limits.memory_left", lambda: (memory, "available"))
@@ -96,6 +99,7 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         node = backend.node(NodeSpec(name="broker-1", main_class="kafka.Kafka", properties={}, is_kafka=is_kafka))
         (tmp_path / "1" / "broker.log").write_text(IN_USE)  # of an earlier start
         node.start()
+        amid(context, node)
         await_until(lambda: not node.is_alive(), timeout_s=timeouts.STOP_S, what="the script to end")
         return node, context.journal
 
@@ -168,6 +172,23 @@ def test_who_is_to_blame_for_the_end_of_a_node(
     [event] = lines_of(journal, "node.ended_by_itself")
     assert (event["cause"] is None) == (cause is None)
     assert (cause or "") in str(event["cause"])
+
+
+def test_a_setting_that_a_node_refuses_in_a_later_case_is_no_cause(start: Start, tmp_path: Path) -> None:
+    """An earlier case has the log of the node's start."""
+    ends = f"trap {shlex.quote(f'printf %s {shlex.quote(REFUSED)} >&2; exit 1')} USR1; echo trapped >&2; "
+
+    def go_on(context: ClusterContext, node: Node) -> None:
+        await_until(lambda: "trapped" in node.log.tail(), timeout_s=timeouts.STOP_S, what="the script to set a trap")
+        context.record_dir = tmp_path / "later"
+        node.switch_logs()
+        pid = node.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGUSR1)
+
+    node, _ = start(STARTS + UP, ends=ends + "while :; do sleep 0.05; done", amid=go_on)
+    with pytest.raises(PromiseBroken, match="ConfigException"):
+        node.check_alive()
 
 
 def test_a_node_may_have_as_many_files_open_as_the_hard_limit_allows() -> None:
