@@ -33,6 +33,8 @@ class Fault(ABC):
     :cvar cluster: the cluster settings that it needs; a case that has this fault as a parameter gets such a cluster
     :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains; in faults of log dirs
         ``{path}`` stands for the path of the log dir, which :meth:`explained` fills in
+    :cvar harms_logs: it may take records from a log that the broker had written: it flips bits, or drops what was not
+        synced. Replicas may then be truncated below their high watermarks (:mod:`harness.measure.discarded_logs`)
     :ivar noticed_by: a regular expression of the line that the broker logs when it notices the fault, or None
     :ivar may_hold_up_clients: clients may make no progress during the fault, for example because they keep asking a
         broker that is cut off. No load is required then (:func:`harness.measure.floors.shortfalls`)
@@ -42,6 +44,7 @@ class Fault(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     cluster: ClassVar[ClusterSettings] = {}
     explains: ClassVar[tuple[str, ...]] = ()
+    harms_logs: ClassVar[bool] = False
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -86,7 +89,8 @@ class Fault(ABC):
         """
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
-        more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
+        more = {"may_hold_up_clients": self.may_hold_up_clients, "harms_logs": self.harms_logs}
+        more = {name: value for name, value in more.items() if value}
         self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explained(), **more)
         try:
             self.apply()

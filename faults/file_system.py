@@ -66,6 +66,7 @@ class _BrokenUntilMounted(VolumeFault):
     """The file system stays broken until it is mounted again."""
 
     undo_unmounts = True
+    harms_logs = True
 
     _broken = False
 
@@ -256,6 +257,7 @@ class PowerCut(BrokerEnded):
     """
 
     name = "power_cut"
+    harms_logs = True
     needs = ("loop mounts",)
     cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
 

@@ -31,6 +31,7 @@ class BitsFlipped(Fault):
     :cvar bit: the mask of the bit; the lowest by default
     """
 
+    harms_logs = True
     suffix: ClassVar[str]
     bit: ClassVar[int] = 1
 

@@ -153,17 +153,18 @@ class FaultInjecting(FaultEvent):
     :ivar node: the node that it hits; None in older folders, where it is the broker's
     :ivar explains: patterns of the errors in logs that it explains
     :ivar may_hold_up_clients: it may stop clients while it is in force, so no floor of load applies
+    :ivar harms_logs: it may take records from a log that the broker had written
     """
 
     kind = "fault.injecting"
     node: str | None = None
     explains: tuple[str, ...] = ()
     may_hold_up_clients: bool = False
+    harms_logs: bool = False
 
     def details(self) -> Mapping[str, object]:
-        """See :meth:`Event.details`; ``may_hold_up_clients`` is left out unless it is true."""
-        found = dict(super().details())
-        return found if self.may_hold_up_clients else {k: v for k, v in found.items() if k != "may_hold_up_clients"}
+        """See :meth:`Event.details`; a field that is false is left out."""
+        return {name: value for name, value in super().details().items() if value is not False}
 
     @property
     def struck(self) -> str:
@@ -297,6 +298,19 @@ class FollowersHeld(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicasFound(Event):
+    """A broker is about to be started again, and these replicas are on its disks.
+
+    :ivar log_dirs: for the path of each log dir, its partitions, and the high watermark of each by the checkpoint when
+        the broker was ended, or now if that is higher
+    """
+
+    kind = "replicas.found"
+    broker: int
+    log_dirs: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class BrokerEnded(Event):
     """A broker ended by itself, as a check expected."""
 
@@ -366,6 +380,24 @@ class PartitionChanged(Event):
     def key(self) -> tuple[str, int]:
         """Topic and partition."""
         return self.topic, self.partition
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReassignmentAsked(Event):
+    """A partition is reassigned to these brokers, by a request."""
+
+    kind = "reassignment.asked"
+    partition: str
+    replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReassignmentExecuting(Event):
+    """Partitions are reassigned, by the tool; a placement is a :class:`harness.cluster.reassign.Placement`."""
+
+    kind = "reassignment.executing"
+    placements: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

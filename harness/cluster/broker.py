@@ -63,6 +63,7 @@ class Broker:
         self._registration_ttl_s = registration_ttl_s
         self._killed_at: float | None = None
         self._paused = False
+        self._had: dict[str, dict[str, int]] = {}
         self.admin = Admin(Connection(HOST, port))
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
@@ -72,16 +73,23 @@ class Broker:
         if self._killed_at is not None:
             let_pass(self._registration_ttl_s, since=self._killed_at)
         self._killed_at = None
-        self.started_at = now()
+        found = self._replicas_on_disk()
+        for path, marks in self._had.items():  # the broker may have lost a checkpoint as it shut down
+            kept = found.get(path, {})
+            kept.update((name, max(mark, kept[name])) for name, mark in marks.items() if name in kept)
+        self._had = {}
+        self.started_at = self.journal.write("replicas.found", broker=self.id, log_dirs=found)
         self.node.start()
 
     def stop(self) -> None:
         """Shut down in a controlled way (SIGTERM)."""
+        self._had = self._replicas_on_disk()
         self.node.stop(timeouts.STOP_S)
         self._paused = False
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
+        self._had = self._replicas_on_disk()
         self.node.kill()
         self._paused = False
         self._killed_at = time.monotonic()
@@ -146,6 +154,9 @@ class Broker:
             what=f"{self} to log the change of its configs to {dict(configs)}",
             watch=self.node.check_alive,
         )
+
+    def _replicas_on_disk(self) -> dict[str, dict[str, int]]:
+        return {str(log_dir.path): log_dir.replicas_on_disk() for log_dir in self.log_dirs}
 
     @property
     def is_alive(self) -> bool:

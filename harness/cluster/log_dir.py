@@ -40,11 +40,36 @@ class LogDir:
 
         :raises OSError: the file can't be read
         """
-        file = self.path / checkpoint
-        if checkpoint == CLEANED and not file.exists():
+        if checkpoint == CLEANED and not (self.path / checkpoint).exists():
             return set()
-        entries = (line.split() for line in file.read_text().splitlines()[2:])  # after the version and the count
-        return {f"{topic}-{partition}" for topic, partition, _offset in entries}
+        return set(self._offsets_in_checkpoint(checkpoint))
+
+    def _offsets_in_checkpoint(self, checkpoint: str) -> dict[str, int]:
+        lines = (self.path / checkpoint).read_text().splitlines()[2:]  # after the version and the count
+        return {f"{topic}-{index}": int(offset) for topic, index, offset in map(str.split, lines)}
+
+    def replicas_on_disk(self) -> dict[str, int]:
+        """The replicas whose folders are here, and the high watermark of each by the log dir's checkpoint.
+
+        The high watermark is 0 if the checkpoint is older than the replica, or does not list it. A replica without a
+        topic id is left out, since a KRaft broker does not take it for one. So is every replica of a log dir that
+        can't be read.
+        """
+        try:
+            checkpoint = self.path / HIGH_WATERMARKS
+            offsets = self._offsets_in_checkpoint(HIGH_WATERMARKS) if checkpoint.exists() else {}
+            files = {folder.name: folder / "partition.metadata" for folder in self.path.iterdir()}
+            made = {
+                name: file.stat().st_mtime_ns
+                for name, file in files.items()
+                if not name.endswith(("-future", "-delete", "-stray"))
+                and file.exists()
+                and "topic_id" in file.read_text()
+            }
+            written = checkpoint.stat().st_mtime_ns if offsets else 0
+        except (OSError, ValueError):
+            return {}
+        return {name: offsets.get(name, 0) if at <= written else 0 for name, at in sorted(made.items())}
 
     def directory_id(self) -> str:
         """The ``directory.id`` in its ``meta.properties`` (KIP-858)."""
