@@ -39,6 +39,10 @@ class BrokerLog:
         """The first event whose text matches the regular expression anywhere; None if there is none."""
         return next(self._matching(re.compile(pattern), since), None)
 
+    def matching(self, pattern: str, *, since: datetime | None = None) -> Iterator[LogLine]:
+        """The events whose text matches the regular expression anywhere, oldest first."""
+        return self._matching(re.compile(pattern), since)
+
     def _matching(self, pattern: re.Pattern[str] | None, since: datetime | None) -> Iterator[LogLine]:
         """The matching events; it compares times as text, which is fast: a wait calls this 20 times a second."""
         earliest = "" if since is None else since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]

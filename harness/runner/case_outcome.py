@@ -35,6 +35,7 @@ from harness.events import (
     FaultNotProven,
     NodeEndedByItself,
 )
+from harness.measure.discarded_logs import discarded_logs
 from harness.measure.node_failures import node_failures
 from harness.runner.case import Case, Outcome
 from harness.runner.deviation import Deviation, NotedDeviation, State
@@ -82,7 +83,7 @@ def conclude(
     """
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
     if case_log.called and case is not None:
-        reasons += [*_unexpected_ends(case), *_unsettled(case)]
+        reasons += [*_unexpected_ends(case), *_unsettled(case), *_discarded_logs(case)]
     if case is not None:
         reasons += _node_failures(case)
     if not reasons and case_log.skipped is not None:
@@ -211,6 +212,14 @@ def _node_failures(case: Case) -> Iterator[tuple[int, str]]:
             text = failure.lines[0].text
             cause = cause_in_environment(None, text, may_be_full=True, starting=False, own_build=own_build)
             yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{failure}{f' ({cause})' if cause else ''}"
+    except OSError as error:
+        yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
+
+
+def _discarded_logs(case: Case) -> Iterator[tuple[int, str]]:
+    """Yield the replicas that restarted brokers threw away though their log dirs were good."""
+    try:
+        yield from ((EXIT_INVALID, str(each)) for each in discarded_logs(case.journal.events, case.run_dir))
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 

@@ -119,6 +119,21 @@ TEXTS: tuple[Dependency, ...] = (
         needed_by=("kip-113/restart-with-copy", "kip-113/restart-with-lone-copy", "kip-113/restart-with-deleted"),
     ),
     log_line(
+        id="log-discarded",
+        what="a broker logs what it does to replicas that it found at its start",
+        words=(
+            r"partition=(\S+), dir=([^\]]+)\] Truncating to offset (\d+)",
+            r"^Created log for partition (\S+) in",
+            r"^Log in \S+/(\S+) marked stray|^Log for partition (\S+) is marked as stray",
+            r"^Log for partition (\S+) is renamed to|^Created log for partition (\S+) in \S+-future "
+            r"|successfully replaced with the future replica for (\S+)",
+            r"^(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir)"
+            r" (\S+)",
+        ),
+        without="a restarted broker that throws good logs away, and copies them again, is not found",
+        tried=False,
+    ),
+    log_line(
         id="log-moved",
         what="a broker logs that a replica was replaced by the one in another log dir",
         words=("successfully replaced with the future replica", "Attempting to replace current log .* for …"),

@@ -186,6 +186,20 @@ def test_a_log_that_cannot_be_read_is_an_error_of_the_case(case: Case) -> None:
     assert (outcome, "cannot read the run folder" in reason) == ("error", True)
 
 
+def test_a_good_log_that_was_thrown_away_makes_a_case_invalid(case: Case) -> None:
+    """A scenario that was aborted may not have told of what it did, so there it does not count."""
+    case.verdict = verdict("valid")
+    found = {"/d/log-dir-1": {"t-0": 7}}
+    at = case.journal.write("replicas.found", broker=1, log_dirs=found) + timedelta(seconds=1)
+    log = case.run_dir / "brokers" / "1" / "broker.log"
+    log.parent.mkdir(parents=True)
+    line = "Created log for partition t-0 in /d/log-dir-2/t-0 with properties {} (kafka.log.LogManager)"
+    log.write_text(f"[{at:%Y-%m-%d %H:%M:%S},000] INFO {line}\n")
+    outcome, reason = conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE)
+    assert (outcome, line in reason) == ("invalid", True)
+    assert concluded(CaseLog(troubles=[Inconclusive("too slow")]), case) == "unknown"
+
+
 DIED = "[2026-11-23 10:00:00,000] ERROR [kafka-log-cleaner-thread-0]: Error due to (kafka.log.LogCleaner)\n"
 
 
