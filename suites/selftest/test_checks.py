@@ -56,6 +56,7 @@ from suites.selftest.fakes import (
     replica_in_dir,
 )
 from suites.steps import await_begun, check_under_way
+from suites.transactions.test_restarts import check_fenced
 
 DEVIATION = Deviation(kip=113, promised="it does", actual="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
 
@@ -497,3 +498,20 @@ def test_only_a_known_build_may_refuse_one_transaction(
     with breaks_promise("50 records were refused with INVALID_TXN_STATE" if broken else None):
         check_refused_once(cluster, workload)
     assert any(cluster.journal.of(DeviationEvent)) == (bool(transactions) and not broken)
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        ("the transactional producer commits failed: KafkaError{code=_FENCED,val=-144}", None),
+        ("the transactional producer commits failed: KafkaError{code=INVALID_TXN_STATE}", "but not fenced"),
+        (None, "was not fenced"),
+    ],
+)
+def test_a_superseded_producer_must_be_fenced(error: str | None, broken: str | None) -> None:
+    def attempt() -> None:
+        if error:
+            raise PromiseBroken(error)
+
+    with breaks_promise(broken):
+        check_fenced(fake_cluster(), attempt)

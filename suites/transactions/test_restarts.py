@@ -7,7 +7,9 @@ builds it again from the records.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 
 from faults.broker import BrokerKilled, BrokerStopped
 from harness.cluster.cluster import Cluster
@@ -66,21 +68,38 @@ def test_restarted_with_open(cluster: Cluster) -> None:
     judged=False,
 )
 def test_zombie_producer(cluster: Cluster) -> None:
-    """A second producer takes over a transactional id: the first one's transaction is aborted, and it cannot write."""
+    """A transactional id is taken over: the old producers' transactions are aborted, and they can end or write none."""
     ledger = cluster.create_topic("ledger")
-    old = UntrackedProducer(ledger, "old", transactional_id="shared")
-    kept, aborted = old.write(commit=True), old.write()
-    new = UntrackedProducer(ledger, "new", transactional_id="shared")
+    take_over = functools.partial(UntrackedProducer, ledger, transactional_id="shared")
+    writes = take_over("writes")
+    kept, aborted = writes.write(commit=True), writes.write()
+    commits = take_over("commits")
+    aborted += commits.write()
+    aborts = take_over("aborts")
+    aborted += aborts.write()
+    new = take_over("new")
     began = new.write()
+    for attempt in (
+        functools.partial(commits.write, commit=True, count=0),
+        functools.partial(aborts.write, commit=False, count=0),
+        functools.partial(writes.write, count=1),
+    ):
+        check_fenced(cluster, attempt)
+        check_reads(ledger, "read_committed", kept)  # the new producer's transaction is not committed
+        began += new.write(count=1)  # nor aborted
+    new.write(commit=True, count=0)
+    check_reads(ledger, "read_committed", [*kept, *began])
+    check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began])
+    check_same_bytes(*ledger.partitions)
+
+
+def check_fenced(cluster: Cluster, attempt: Callable[[], object]) -> None:
+    """A superseded producer is fenced at its first attempt to end its transaction, or to write."""
     try:
-        old.write(count=1)
+        attempt()
     except PromiseBroken as refused:
         if not re.search(SUPERSEDED, str(refused)):
             raise PromiseBroken(f"a superseded producer was refused, but not fenced: {refused}") from refused
         cluster.journal.write("producer.fenced", error=str(refused))
     else:
-        raise PromiseBroken("a superseded producer was not fenced: it wrote to its transaction")
-    new.write(commit=True, count=0)
-    check_reads(ledger, "read_committed", [*kept, *began])
-    check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began])
-    check_same_bytes(*ledger.partitions)
+        raise PromiseBroken("a superseded producer was not fenced: it wrote to its transaction, or ended one")
