@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from harness import timeouts
-from harness.cluster.topic import Topic
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.waiting import await_until
 
@@ -69,6 +69,19 @@ class UntrackedProducer:
                 (self._client.commit_transaction if commit else self._client.abort_transaction)(timeouts.PROGRESS_S)
         self._open = commit is None
         return values
+
+    def send_offset(self, group: str, partition: Partition, offset: int) -> None:
+        """Commit an offset of a consumer group within the open transaction."""
+        consumer = Consumer({"bootstrap.servers": self._topic.cluster.bootstrap, "group.id": group, "log_level": 0})
+        try:
+            with self._promised():
+                self._client.send_offsets_to_transaction(
+                    [TopicPartition(partition.topic, partition.index, offset)],
+                    consumer.consumer_group_metadata(),
+                    timeouts.PROGRESS_S,
+                )
+        finally:
+            consumer.close()
 
     @contextmanager
     def _promised(self) -> Iterator[None]:

@@ -27,7 +27,13 @@ from kafka.protocol.admin import (
     ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.consumer import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder
@@ -40,6 +46,7 @@ _EARLIEST, _LATEST = -2, -1
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3  # ConfigSource of DescribeConfigsResponse
+_BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
 _MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 
 
@@ -337,6 +344,29 @@ class Admin:
         got = self._connection.ask(request).topics[0].partitions[0]
         _check(f"end of leader epoch {epoch} of {topic}-{partition}", got)
         return int(got.leader_epoch), int(got.end_offset)
+
+    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Commit the offset of a consumer group without members. Ask the group's coordinator."""
+        wanted = OffsetCommitRequest.OffsetCommitRequestTopic
+        data = wanted.OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        topics = [wanted(name=topic, partitions=[data])]
+        request = OffsetCommitRequest(group_id=group, topics=topics, max_version=_BY_NAME)
+        got = self._connection.ask(request, timeout_s=10.0).topics[0].partitions[0]
+        _check(f"commit {offset} for {topic}-{partition} of the group {group}", got)
+
+    def committed_offset(self, group: str, topic: str, partition: int, *, stable: bool = False) -> int | None:
+        """A consumer group's committed offset; None if it has none. Ask the group's coordinator.
+
+        :param stable: UNSTABLE_OFFSET_COMMIT while an open transaction has an offset of this partition (KIP-447)
+        """
+        wanted = OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])
+        request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=stable, max_version=_BY_NAME)
+        answer = self._connection.ask(request)
+        what = f"the offset of {topic}-{partition} of the group {group}"
+        _check(what, answer)
+        got = answer.topics[0].partitions[0]
+        _check(what, got)
+        return _if_any(int(got.committed_offset))
 
     def _topic_id(self, topic: str) -> uuid.UUID:
         """The topic's id, by which newer versions of requests name it."""

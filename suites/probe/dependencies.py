@@ -13,6 +13,7 @@ from suites.probe.dependency import (
     COMPARED,
     CONTROLLER_FAILS,
     CORDONS,
+    GROUPS,
     KRAFT,
     METADATA_LOG,
     MOVES,
@@ -202,6 +203,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("Fetch", 4, "kip-112/index-unreadable", "kip-112/records-unreadable", "kip-112/what-users-see", "logs"),
     request("OffsetForLeaderEpoch", 3, "logs/leader-epochs"),
     request("InitProducerId", 0, "transactions/sequence-numbers"),
+    request("OffsetCommit", 2, *GROUPS),
+    request("OffsetFetch", 7, *GROUPS, builds=">=2.5"),
     request("DescribeQuorum", 0, modes=KRAFT),
     # --- MBeans -------------------------------------------------------------------------------------------------------
     mbean(mbeans.OFFLINE_DIRS, *COMPARED),

@@ -109,6 +109,8 @@ REASSIGNED_BY_REQUEST = (
     "known-bugs/reassigned-beside-failed",
     "schedules",
 )
+GROUPS = ("readers/coordinator-log-dir", "readers/coordinator-log-moved", "transactions/group-offsets")
+"""The scenarios that commit offsets of consumer groups without members."""
 CANCELLED = ("kip-112/reassignment-cancelled", "kip-113", "schedules")
 METADATA_LOG = (
     "kip-1066",

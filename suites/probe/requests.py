@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from harness.kafka import mbeans
 from harness.kafka.admin import NewTopic, Refused
@@ -84,6 +85,21 @@ def _producer_id(trial: Trial) -> bool:
     return producer.id >= 0 and producer.epoch == 0
 
 
+def _commit(trial: Trial) -> None:
+    def commit() -> bool:
+        trial.admin.commit_offset("group", TOPIC, 0, 1)
+        return True
+
+    with suppress(Refused):  # a consumer may have made it already
+        trial.admin.create_topics([NewTopic(name="__consumer_offsets", replicas=1)])
+    await_until(
+        commit,
+        timeout_s=SOON_S,
+        what="the broker to take a group's offset",
+        retry_on=(Refused,),  # it first loads the log
+    )
+
+
 @tries("request-ApiVersions")
 def _api_versions(trial: Trial) -> str:
     """The connection sends it when it is opened, before anything else."""
@@ -108,6 +124,8 @@ _request("Produce", 3, lambda trial: trial.admin.produce(TOPIC, 3, b"by request"
 _request("Fetch", 4, lambda trial: b"by request" in trial.admin.fetch(TOPIC, 3, RECORDS // PARTITIONS))
 _request("OffsetForLeaderEpoch", 3, lambda trial: trial.admin.end_of_epoch(TOPIC, 0, 0) == (0, RECORDS // PARTITIONS))
 _request("InitProducerId", 0, _producer_id)
+_request("OffsetCommit", 2, _commit)
+_request("OffsetFetch", 7, lambda trial: trial.admin.committed_offset("group", TOPIC, 0, stable=True) == 1)
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
 _request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
 _request("DescribeQuorum", 0, lambda trial: trial.admin.describe_quorum_leader() is not None)

@@ -17,6 +17,7 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.readers import Group, Stream
 from suites.checks import check_delivery, check_group_commits
+from suites.group_offsets import MemberlessGroup, log_dir_failed_amid_commits
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, each_fault, scenario
 from suites.state_check import StateCheck
@@ -62,8 +63,10 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     log_dir = offsets[0].log_dir_on(victim)
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all partitions of {orders} beside the group coordinator's log")
+    memberless = MemberlessGroup("memberless", offsets[0], orders[0])
+    memberless.commit(1)
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(state, fail_log_dir(log_dir)) as fault:
+        with log_dir_failed_amid_commits(state, fail_log_dir(log_dir), memberless, offsets) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
@@ -72,6 +75,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
             finally:  # if the commits are lost, the pair fails
                 check_group_commits(cluster.journal, since=fault.injected_at, handovers=0)
         restart_after_healing(state, victim)
+    memberless.check_kept()
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     check_group_commits(cluster.journal, since=fault.injected_at)  # last, so that a broken promise is reported first
@@ -90,17 +94,23 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
     log = offsets[0]
     coordinator, [follower] = leader_of(log), log.followers()
     [third] = (broker for broker in cluster.brokers if broker not in (coordinator, follower))
+    memberless = MemberlessGroup("memberless", offsets[0], orders[0])
+    memberless.commit(1)
     with workload.running(orders, readers=READERS) as pair:
         began = after = now()
         pair.await_readers(after=after)
         there = other_dir(log.log_dir_on(coordinator))
-        log.move_to(there)
-        finish_move(state, log, there)
+        with memberless.committing():
+            log.move_to(there)
+            finish_move(state, log, there)
+        memberless.check_kept()
         state.check()
         after = now()
         pair.await_progress(after=after)
         pair.await_readers(after=after)
-        reassign_by_request(state, log, third, follower)
+        with memberless.committing():
+            reassign_by_request(state, log, third, follower)
+        memberless.check_kept()
         after = now()
         pair.await_progress(after=after)
         pair.await_readers(after=after)

@@ -1,0 +1,171 @@
+"""Commits offsets for consumer groups without members, and checks that the groups' coordinator keeps them.
+
+The members of a group commit again and again. So a commit that a coordinator has lost is soon made up for, and only the
+commits at handovers are compared (:func:`suites.checks.check_group_commits`). For these groups nobody else commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from faults.log_dir import LogDirFault
+from harness import timeouts
+from harness.cluster.own_part import OwnPart
+from harness.cluster.topic import Partition, Topic
+from harness.errors import AwaitTimeout, PromiseBroken
+from harness.events import FollowersHeld
+from harness.journal import now
+from harness.kafka.admin import Admin, Refused
+from harness.kafka.connection import Connection, NoAnswer
+from harness.waiting import await_until
+from suites.background import in_background
+from suites.checks import check_refused
+from suites.state_check import StateCheck
+from suites.steps import log_dirs_failed
+
+_EVERY_S = 0.05
+_PENDING = "UNSTABLE_OFFSET_COMMIT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AckedCommit:
+    """An offset whose commit the coordinator acknowledged."""
+
+    offset: int
+    sent_at: datetime
+    acked_at: datetime
+
+
+class MemberlessGroup:
+    """A consumer group without members, and the offset of one partition that was committed for it.
+
+    :param name: the group's id
+    :param log: the partition of ``__consumer_offsets`` whose leader is the group's coordinator
+    :param subject: the partition whose offset is committed; it need not have records
+    """
+
+    def __init__(self, name: str, log: Partition, subject: Partition) -> None:
+        self.name = name
+        self._log = log
+        self._subject = subject
+        self._acked: list[AckedCommit] = []
+        self._tried = 0
+
+    def commit(self, offset: int) -> None:
+        """Commit this offset; a commit that the coordinator does not take is repeated."""
+        await_until(
+            lambda: self._commit(self._log.leader().admin, offset),
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"the coordinator of the group {self.name} to take the offset {offset}",
+            retry_on=(NoAnswer, Refused, AwaitTimeout),
+            failure=OwnPart(self._log.cluster, "take the offset of a group", needs_all=False).unserved,
+        )
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Inside the block, commit one offset after the other, until the present coordinator does not take one.
+
+        That commit is not repeated: another coordinator would take it, and hide that it has lost those before.
+        """
+        host, _, port = self._log.leader().bootstrap.rpartition(":")
+        connection = Connection(host, int(port))  # a connection serves one request at a time
+        admin = Admin(connection)
+        with in_background(lambda: self._commit(admin, self._tried + 1), every_s=_EVERY_S) as errors:
+            yield
+        connection.close()
+        if unexpected := [error for error in errors if not isinstance(error, NoAnswer | Refused)]:
+            raise unexpected[0]
+
+    def _commit(self, admin: Admin, offset: int) -> AckedCommit:
+        sent_at, self._tried = now(), offset
+        admin.commit_offset(self.name, self._subject.topic, self._subject.index, offset)
+        acked = AckedCommit(offset=offset, sent_at=sent_at, acked_at=now())
+        self._acked.append(acked)
+        return acked
+
+    def check_kept(self) -> None:
+        """The coordinator has the last offset that was acknowledged, or a later one that was sent and not answered."""
+        last = self._acked[-1].offset
+        seen = self._committed()
+        self._log.cluster.journal.write(
+            "group.offset_kept", group=self.name, acked=last, tried=self._tried, seen=seen, commits=len(self._acked)
+        )
+        if seen is None or not last <= seen <= self._tried:
+            unanswered = "" if self._tried == last else f", or up to {self._tried}, which was not answered"
+            raise PromiseBroken(
+                f"the group {self.name} committed {last} for {self._subject}, and this was acknowledged; "
+                f"{self._log.leader()}, its coordinator, has {seen} instead of {last}{unanswered}"
+            )
+        if early := acked_while_held(self._log, self._acked):
+            raise PromiseBroken(f"the group {self.name} committed {early}")
+
+    def check_offset(self, offset: int) -> None:
+        """The coordinator has exactly this offset, once no open transaction has one."""
+        self._check_is(offset, self._committed(stable=True))
+
+    def check_pending(self, offset: int) -> None:
+        """The coordinator has exactly this offset, and knows that an open transaction has another one."""
+        self._check_is(offset, self._committed())
+        check_refused(lambda: self._ask(stable=True), _PENDING, "")
+
+    def _check_is(self, offset: int, seen: int | None) -> None:
+        self._log.cluster.journal.write("group.offset", group=self.name, seen=seen)
+        if seen != offset:
+            raise PromiseBroken(
+                f"{self._log.leader()}, the coordinator of the group {self.name}, has the offset {seen} of "
+                f"{self._subject} instead of {offset}"
+            )
+
+    def _committed(self, *, stable: bool = False) -> int | None:
+        """The coordinator's answer, as soon as it has loaded its log."""
+        [answer] = await_until(
+            lambda: [self._ask(stable=stable)],
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"the coordinator to answer for the offset of the group {self.name}",
+            retry_on=(NoAnswer, Refused, AwaitTimeout),
+            failure=PromiseBroken,
+        )
+        return answer
+
+    def _ask(self, *, stable: bool) -> int | None:
+        admin = self._log.leader().admin
+        return admin.committed_offset(self.name, self._subject.topic, self._subject.index, stable=stable)
+
+
+def acked_while_held(log: Partition, commits: Sequence[AckedCommit]) -> str:
+    """Return what was sent and acknowledged while a follower in the ISR was held, and so without it; empty if nothing.
+
+    It is the rule of :mod:`harness.measure.premature`.
+    """
+    holds = [
+        hold
+        for hold in log.cluster.journal.of(FollowersHeld)
+        if hold.topic == log.topic and log.index in hold.partitions
+    ]
+    return "; ".join(
+        f"{commit.offset}, and this was acknowledged while followers in the ISR of {log} were held "
+        f"(brokers {list(hold.brokers)})"
+        for hold in holds
+        for commit in commits
+        if hold.held_at < commit.sent_at and commit.acked_at < hold.until
+    )
+
+
+@contextmanager
+def log_dir_failed_amid_commits(
+    state: StateCheck, fault: LogDirFault, group: MemberlessGroup, offsets: Topic
+) -> Iterator[LogDirFault]:
+    """Like :func:`suites.steps.log_dirs_failed`, for a log dir of the group coordinator's log, while the group commits.
+
+    Its coordinator gets ahead of its followers before. The block comes once the new one has shown what was committed.
+
+    :param offsets: the topic ``__consumer_offsets``
+    """
+    with ExitStack() as undone:
+        with group.committing():
+            failed = undone.enter_context(log_dirs_failed(state, fault, ahead=offsets))
+        group.check_kept()
+        yield failed

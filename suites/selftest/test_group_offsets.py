@@ -1,0 +1,125 @@
+"""What a group coordinator has of acknowledged commits is compared with them, by a fake coordinator's answers."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+import pytest
+
+from harness import timeouts
+from harness.cluster.topic import Partition
+from harness.journal import now
+from harness.kafka.admin import Admin, Refused
+from suites.group_offsets import AckedCommit, MemberlessGroup, acked_while_held
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import fake, fake_broker, fake_cluster, partition_of
+
+UNSTABLE = Refused("the offset", "UNSTABLE_OFFSET_COMMIT")
+
+
+class FakeCoordinator:
+    """Takes commits, and answers with the offset that it is told to have.
+
+    :param stable: its answer to a request for a stable offset
+    """
+
+    def __init__(self, stable: int | Refused | None = None) -> None:
+        self.has: int | None = None
+        self._stable = stable
+        with socket.socket() as unused:  # nobody listens there any more
+            unused.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{unused.getsockname()[1]}"
+        self.log = self._log()
+
+    def commit(self, _group: str, _topic: str, _partition: int, offset: int) -> None:
+        self.has = offset
+
+    def committed(self, _group: str, _topic: str, _partition: int, *, stable: bool = False) -> int | None:
+        if stable and isinstance(self._stable, Refused):
+            raise self._stable
+        return self._stable if stable and not isinstance(self._stable, Refused) else self.has
+
+    def _log(self) -> Partition:
+        broker = fake_broker(
+            admin=fake(Admin, commit_offset=self.commit, committed_offset=self.committed), bootstrap=self._address
+        )
+        return fake(Partition, cluster=fake_cluster(), topic="__consumer_offsets", index=0, leader=lambda: broker)
+
+
+@pytest.mark.parametrize(
+    ("has", "unanswered", "broken"),
+    [
+        (7, False, None),
+        (6, False, "has 6 instead of 7$"),
+        (None, False, "has None instead of 7$"),
+        (8, False, "has 8 instead of 7$"),  # nobody has committed it
+        (7, True, None),
+        (8, True, None),  # the coordinator wrote it, and could not answer
+        (6, True, "has 6 instead of 7, or up to 8, which was not answered"),
+        (9, True, "has 9 instead of 7"),
+    ],
+)
+def test_a_coordinator_must_have_what_was_acked_or_what_was_not_answered(
+    has: int | None, unanswered: bool, broken: str | None
+) -> None:
+    coordinator = FakeCoordinator()
+    group = MemberlessGroup("g", coordinator.log, partition_of("orders"))
+    group.commit(6)
+    group.commit(7)
+    if unanswered:
+        with group.committing():
+            pass
+    coordinator.has = has
+    with breaks_promise(broken):
+        group.check_kept()
+
+
+@pytest.mark.parametrize(
+    ("stable", "has", "pending", "offset"),
+    [
+        (UNSTABLE, 5, None, "timed out"),
+        (UNSTABLE, 6, "has the offset 6 of orders-0 instead of 5", "timed out"),
+        (5, 5, "the request succeeded", None),  # it has forgotten the open transaction
+        (6, 5, "the request succeeded", "has the offset 6 of orders-0 instead of 5"),
+        (Refused("the offset", "NOT_COORDINATOR"), 5, "NOT_COORDINATOR", "timed out"),
+    ],
+)
+def test_offsets_of_a_transaction_count_as_soon_as_it_is_committed(
+    monkeypatch: pytest.MonkeyPatch, stable: int | Refused, has: int, pending: str | None, offset: str | None
+) -> None:
+    monkeypatch.setattr(timeouts, "PROGRESS_S", 0.01)
+    coordinator = FakeCoordinator(stable)
+    coordinator.has = has
+    group = MemberlessGroup("g", coordinator.log, partition_of("orders"))
+    with breaks_promise(pending):
+        group.check_pending(5)
+    with breaks_promise("waited 0.0 s" if offset == "timed out" else offset):
+        group.check_offset(5)
+
+
+@pytest.mark.parametrize(
+    ("sent", "acked", "partition", "named"),
+    [
+        (10.1, 10.2, 0, True),
+        (9.9, 10.2, 0, False),  # the followers may have fetched it
+        (10.1, 11.1, 0, False),
+        (10.1, 10.2, 1, False),
+    ],
+)
+def test_a_commit_that_is_acked_without_the_followers_is_named(
+    sent: float, acked: float, partition: int, named: bool
+) -> None:
+    log, begin = FakeCoordinator().log, now()
+    at = [begin + timedelta(seconds=seconds) for seconds in (10, 11, sent, acked)]
+    log.cluster.journal.write(
+        "followers.held",
+        brokers=[2, 3],
+        topic=log.topic,
+        partitions=[partition],
+        held_at=at[0].isoformat(),
+        until=at[1].isoformat(),
+    )
+    found = acked_while_held(log, [AckedCommit(offset=7, sent_at=at[2], acked_at=at[3])])
+    assert bool(found) == named
+    assert not named or found.startswith("7, and this was acknowledged while followers in the ISR of __consumer_off")
