@@ -68,7 +68,7 @@ def test_restarted_with_open(cluster: Cluster) -> None:
     judged=False,
 )
 def test_zombie_producer(cluster: Cluster) -> None:
-    """A transactional id is taken over: the old producers' transactions are aborted, and they can end or write none."""
+    """A transactional id is taken over: the old producers' transactions are aborted, and they write and end none."""
     ledger = cluster.create_topic("ledger")
     take_over = functools.partial(UntrackedProducer, ledger, transactional_id="shared")
     writes = take_over("writes")
