@@ -6,10 +6,11 @@ commits at handovers are compared (:func:`suites.checks.check_group_commits`). F
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from faults.log_dir import LogDirFault
 from harness import timeouts
@@ -22,12 +23,13 @@ from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
-from suites.checks import check_refused
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed
 
 _EVERY_S = 0.05
 _PENDING = "UNSTABLE_OFFSET_COMMIT"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,11 @@ class MemberlessGroup:
     def check_pending(self, offset: int) -> None:
         """The coordinator has exactly this offset, and knows that an open transaction has another one."""
         self._check_is(offset, self._committed())
-        check_refused(lambda: self._ask(stable=True), _PENDING, "")
+        if (stable := self._answer(self._ask_if_stable)) != _PENDING:
+            raise PromiseBroken(
+                f"{self._log.leader()}, the coordinator of the group {self.name}, answers {stable} for the offset of "
+                f"{self._subject} instead of {_PENDING}: it does not know that an open transaction has another one"
+            )
 
     def _check_is(self, offset: int, seen: int | None) -> None:
         self._log.cluster.journal.write("group.offset", group=self.name, seen=seen)
@@ -120,15 +126,26 @@ class MemberlessGroup:
             )
 
     def _committed(self, *, stable: bool = False) -> int | None:
+        return self._answer(lambda: self._ask(stable=stable))
+
+    def _answer(self, ask: Callable[[], T]) -> T:
         """The coordinator's answer, as soon as it has loaded its log."""
         [answer] = await_until(
-            lambda: [self._ask(stable=stable)],
+            lambda: [ask()],
             timeout_s=timeouts.PROGRESS_S,
             what=f"the coordinator to answer for the offset of the group {self.name}",
             retry_on=(NoAnswer, Refused, AwaitTimeout),
             failure=PromiseBroken,
         )
         return answer
+
+    def _ask_if_stable(self) -> int | str | None:
+        try:
+            return self._ask(stable=True)
+        except Refused as refused:
+            if refused.error == _PENDING:
+                return _PENDING
+            raise
 
     def _ask(self, *, stable: bool) -> int | None:
         admin = self._log.leader().admin

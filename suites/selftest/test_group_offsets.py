@@ -80,9 +80,19 @@ def test_a_coordinator_must_have_what_was_acked_or_what_was_not_answered(
     [
         (UNSTABLE, 5, None, "timed out"),
         (UNSTABLE, 6, "has the offset 6 of orders-0 instead of 5", "timed out"),
-        (5, 5, "the request succeeded", None),  # it has forgotten the open transaction
-        (6, 5, "the request succeeded", "has the offset 6 of orders-0 instead of 5"),
-        (Refused("the offset", "NOT_COORDINATOR"), 5, "NOT_COORDINATOR", "timed out"),
+        (
+            5,
+            5,
+            "answers . for the offset of orders-0 instead of UNSTABLE_OFFSET_COMMIT",
+            None,
+        ),  # it has forgotten the open transaction
+        (
+            6,
+            5,
+            "answers . for the offset of orders-0 instead of UNSTABLE_OFFSET_COMMIT",
+            "has the offset 6 of orders-0 instead of 5",
+        ),
+        (Refused("the offset", "NOT_COORDINATOR"), 5, "waited .* NOT_COORDINATOR", "timed out"),
     ],
 )
 def test_offsets_of_a_transaction_count_as_soon_as_it_is_committed(
