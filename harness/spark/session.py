@@ -224,7 +224,7 @@ def _let_go() -> None:
             context.stop()
     with suppress(Exception):
         if gateway is not None:
-            gateway.close()
+            gateway.shutdown()  # its own server (harness.spark.shared)
 
 
 def jvm_died(within_s: float = 0.0) -> bool:

@@ -1,7 +1,7 @@
 """One Spark JVM for all workers of a run.
 
 The process that distributes the cases starts it and writes a file that says how to connect to it. Each worker is a
-Spark driver of its own in that JVM: it has its own connection, session and jobs. Without it each worker would start a
+Spark driver of its own in that JVM: it has its own Py4J server, session and jobs. Without it each worker would start a
 JVM: that costs 4 s of CPU each time, and the first tasks of each JVM are slow.
 
 If the JVM dies, the cases that use it fail, and each worker starts a JVM of its own for its next case.
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -87,13 +88,9 @@ def shared_session(file: Path) -> SparkSession:
     except ProcessLookupError as error:
         raise HarnessError("the Spark of this run has ended by itself") from error
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ |= {"PYSPARK_GATEWAY_PORT": str(address.port), "PYSPARK_GATEWAY_SECRET": address.secret}
-    try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     use_jvm(jvm)
     try:
+        gateway = _connect_alone(address)
         java = gateway.jvm.org.apache.spark
         context = java.api.java.JavaSparkContext.fromSparkContext(java.SparkContext.getOrCreate())
         # A session of its own, whose queries and settings no other worker sees.
@@ -103,6 +100,29 @@ def shared_session(file: Path) -> SparkSession:
     except Exception as error:
         end_spark()
         raise HarnessError(f"no connection to the Spark of this run: {error}") from error
+
+
+def _connect_alone(address: _Address) -> JavaGateway:
+    """Connect to a Py4J server of our own in the JVM.
+
+    A server calls back only the process that connected to it last, and each batch of a stream is a call back.
+    """
+    shared = _connect(address.port, address.secret)
+    try:
+        java = shared.jvm.org.apache.spark
+        server = java.api.python.Py4JServer(java.SparkConf())
+        server.start()
+        return _connect(server.getListeningPort(), server.secret())
+    finally:
+        shared.close()
+
+
+def _connect(port: int, secret: str) -> JavaGateway:
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    try:
+        return launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 
 def _read(file: Path) -> _Address | None:

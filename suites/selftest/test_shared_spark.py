@@ -29,10 +29,19 @@ from harness.spark.session import SparkHandle, driver_jvm, end_spark, jvm_died
 from harness.spark.shared import shared_session
 
 spark = SparkHandle(None, jars=[], first=partial(shared_session, Path(sys.argv[1])))
+streams, batches = {}, []
 for line in sys.stdin:
     session = spark.session()
     numbers = session.sparkContext.parallelize(range(10), 2).map(lambda each: each * 2)
     session.createDataFrame([(1,)], "a int").createOrReplaceTempView(line.strip())
+    if session not in streams:
+        rate = session.readStream.format("rate").load().writeStream
+        streams[session] = rate.foreachBatch(lambda batch, number: batches.append(number)).start()
+    more = len(batches) + 2
+    for _ in range(300):
+        if len(batches) < more:
+            streams[session].awaitTermination(0.1)
+    assert len(batches) >= more, streams[session].exception()
     print(numbers.sum(), driver_jvm().is_shared, [each.name for each in session.catalog.listTables()], flush=True)
     if line == "last\\n":
         print(jvm_died(within_s=30), flush=True)
@@ -67,10 +76,12 @@ def heard(process: subprocess.Popen[str]) -> str:
 
 
 def test_workers_share_a_jvm_that_ends_with_its_owner_and_outlive_it(tmp_path: Path) -> None:
+    """Each has a stream, which calls it back for each batch."""
     address = tmp_path / "address.json"
     with python(_OWNER, address, "") as owner, python(_WORKER, address) as one, python(_WORKER, address) as two:
         assert say(one, "mine") == "90 True ['mine']"
         assert say(two, "other") == "90 True ['other']"  # a session of its own
+        assert say(one, "too") == "90 True ['mine', 'too']"  # its stream goes on
         assert one.stdin is not None
         one.stdin.close()
         assert heard(one) == "ended"
