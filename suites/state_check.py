@@ -16,7 +16,7 @@ from itertools import combinations
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
-from harness.cluster.session_loss import LostSession, lost_session
+from harness.cluster.session_loss import lost_session
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import (
     FaultHealing,
@@ -179,14 +179,18 @@ class StateCheck(ExpectedState):
             if more := [difference for difference in found if difference not in seen]:
                 seen = f"{seen}; besides: {'; '.join(more)}"
             only_leaders = found and all(map(LEADERSHIP_DIFFERS.search, found))
-            if only_leaders and (lost := self._lost_session(self._agreed_at)):
-                return lost.blamed(seen)
+            if only_leaders:
+                return self._blamed(self._agreed_at, seen)
         return PromiseBroken(seen)
 
-    def _lost_session(self, since: datetime) -> LostSession | None:
-        """A broker that lost its session since then though the scenario left it alone; None if there is none."""
+    def _blamed(self, since: datetime, seen: str) -> JbodError:
+        """The error for a wrong leader or ISR; a broker that lost its session since then may be the reason.
+
+        Brokers that the scenario disturbed since then may lose theirs.
+        """
         disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= since}
-        return lost_session(self.cluster, but=disturbed, since=since)
+        lost = lost_session(self.cluster, but=disturbed, since=since)
+        return PromiseBroken(seen) if lost is None else lost.blamed(seen)
 
     def _check_leaders_stayed(self) -> None:
         """The cluster's watcher saw no other leader of a partition whose leader had to stay since the last agreement.
@@ -208,9 +212,7 @@ class StateCheck(ExpectedState):
                     f"broker {led.leader} should lead {event.topic}-{event.partition} all the while; at "
                     f"{event.at.isoformat()} broker {event.seen_by} saw leader {event.leader or 'none'}"
                 )
-                if lost := self._lost_session(led.at):
-                    raise lost.blamed(seen)
-                raise PromiseBroken(seen)
+                raise self._blamed(led.at, seen)
 
     def _check_isrs_stayed(self) -> None:
         """The cluster's watcher saw no replica leave the ISR that had to stay in it since the last agreement.
@@ -232,9 +234,7 @@ class StateCheck(ExpectedState):
                     f"brokers {sorted(left)} should be in the ISR of {event.topic}-{event.partition} all the while; at "
                     f"{event.at.isoformat()} broker {event.seen_by} saw the ISR {list(event.isr)}"
                 )
-                if lost := self._lost_session(in_sync.at):
-                    raise lost.blamed(seen)
-                raise PromiseBroken(seen)
+                raise self._blamed(in_sync.at, seen)
 
     def _touched(self, since: datetime) -> set[int]:
         """The brokers that something happened to since then, or that a fault still keeps busy."""
