@@ -36,6 +36,18 @@ def java_command() -> list[str]:
     return [found]
 
 
+def javac() -> str:
+    """The compiler beside :func:`java_command`, or on the PATH.
+
+    :raises EnvironmentLacks: there is none
+    """
+    java = Path(java_command()[0]).resolve()
+    found = shutil.which("javac", path=str(java.parent)) or shutil.which("javac")
+    if found is None:
+        raise EnvironmentLacks("javac is not beside java: apt-get install openjdk-17-jdk-headless")
+    return found
+
+
 def java_version(prefix: Sequence[str] = ()) -> tuple[int, str]:
     """Major version and full version of :func:`java_command`; asked once (0.05 s), then remembered.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness.host.broker_user import broker_user
 from harness.host.cache import cache_path
 from harness.host.control_group import controller
-from harness.host.java import HOW_TO_GET, java_command, java_version
+from harness.host.java import HOW_TO_GET, java_command, java_version, javac
 from harness.host.limits import OPEN_FILES, UNLIMITED, open_files
 from harness.host.programs import run_to_end, system_program
 from harness.host.room import memory_left
@@ -123,6 +123,15 @@ def _java() -> Seen:
     """As the brokers' user, who may not get to a Java in another user's home."""
     major, version = java_version(broker_user().command())
     return major >= LEAST_JAVA, f"{version} ({java_command()[0]})"
+
+
+@_probe(
+    "javac",
+    needed_for="brokers whose threads can be held, and mutants",
+    fix="apt-get install openjdk-17-jdk-headless, or set JAVA_HOME to a JDK",
+)
+def _javac() -> Seen:
+    return True, javac()
 
 
 @_probe(

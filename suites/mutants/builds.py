@@ -15,10 +15,11 @@ from pathlib import Path
 from harness.errors import HarnessError
 from harness.host.cache import cache_dir, locked, make_open_dir
 from harness.host.scratch import scratch
+from harness.kafka.bytecode.change import Change
+from harness.kafka.bytecode.engine import Order, engine_sum, make_jars, words_of
 from harness.kafka.distribution import MUTANT_JAR, Distribution
 from harness.kafka.versions import Mode
-from suites.mutants.engine import Order, engine_sum, make_jars, words_of
-from suites.mutants.mutant import Change, Mutant
+from suites.mutants.mutant import Mutant
 
 _KEPT_S = 7 * 86400.0
 """A build that was not used for so long is removed."""

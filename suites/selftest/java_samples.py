@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from harness.host.java import java_command
-from suites.mutants.engine import compile_java
+from harness.kafka.bytecode.engine import compile_java
 
 
 def make_jar(folder: Path, source: str, main: str) -> Path:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness.host.cache import cache_dir
+from harness.kafka.bytecode.engine import Order, list_places, make_jars
 from harness.kafka.distribution import MUTANT_JAR, from_home, from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from suites.mutants.automatic.places import Place, noting_build, passed_in
 from suites.mutants.automatic.reach import Reached
 from suites.mutants.automatic.sample import MOST_CASES, Judged, cases_for, draw, read_judged
-from suites.mutants.engine import Order, list_places, make_jars
 from suites.selftest.java_samples import make_jar, run_class
 
 SAMPLE = """

@@ -16,6 +16,8 @@ import pytest
 from harness.errors import DistributionError, UsageError
 from harness.host.cache import cache_dir
 from harness.journal import Journal
+from harness.kafka.bytecode.change import Change
+from harness.kafka.bytecode.engine import Order, make_jars
 from harness.kafka.distribution import MUTANT_JAR, from_home, from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
 from harness.measure.interference import Interference, mutant_in
@@ -24,9 +26,8 @@ from harness.runner.case_result import CaseResult
 from harness.runner.qualifying import check_no_mutant, side
 from reports.pages import write_page
 from suites.mutants.builds import MutatedBuild, make_builds
-from suites.mutants.engine import Order, make_jars
 from suites.mutants.measuring import Measured
-from suites.mutants.mutant import Change, Mutant, chosen, panel, read_catalogue, read_mutant
+from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue, read_mutant
 from suites.mutants.outcome import Decision, Outcome, decide, score
 from suites.mutants.page import matrix_of
 from suites.mutants.trial import Trial, Trials

@@ -18,10 +18,11 @@ from typing import Literal
 
 from harness.host.atomic_write import write_atomically
 from harness.host.scratch import scratch
+from harness.kafka.bytecode.change import Change
+from harness.kafka.bytecode.engine import list_places
 from harness.kafka.distribution import MUTANT_JAR, MUTANT_SAYS, Distribution
 from suites.mutants.builds import builds_locked, home_for, link_build
-from suites.mutants.engine import list_places
-from suites.mutants.mutant import Change, Mutant
+from suites.mutants.mutant import Mutant
 
 CLASSES = Path(__file__).parent / "classes.txt"
 _LIST = "places.tsv"

@@ -15,6 +15,7 @@ import javassist.expr.NewExpr;
 /** Applies one change of a mutant to a method. */
 final class Change {
     private static final String REACHED = "jbod.Mutant.reached();";
+    private static final String POINT = "jbod.Holds.at(";
 
     private Change() {}
 
@@ -36,9 +37,12 @@ final class Change {
         }
     }
 
-    /** The source with a call that counts it; source that counts for itself, as only a branch of it does harm, stays. */
+    /**
+     * The source with a call that counts it. Source that counts for itself, as only a branch of it does harm, stays, and
+     * so does a point, which does none.
+     */
     private static String counted(String source) {
-        return source.contains(REACHED) ? source : "{ " + REACHED + " " + source + " }";
+        return source.contains(REACHED) || source.contains(POINT) ? source : "{ " + REACHED + " " + source + " }";
     }
 
     private static void replaceCalls(CtBehavior method, String wanted, String nth, String with)

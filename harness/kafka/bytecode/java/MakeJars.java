@@ -16,24 +16,27 @@ import javassist.CtBehavior;
 import javassist.CtClass;
 
 /**
- * Makes the jars of mutants of one build.
+ * Makes jars of changed classes of one build: mutants, and the points at which threads can be held.
  *
- * <p>Arguments: the build's class path, and a file of lines. A line has words, each encoded as in a URL: {@code mutant
- * ID JAR}, then a line for each of its changes: {@code change key=value …}. Prints a line for each mutant: {@code made
- * ID} or {@code error ID REASON}, in the same encoding.
+ * <p>Arguments: the build's class path, and a file of lines. A line has words, each encoded as in a URL: {@code KIND ID
+ * JAR}, where KIND is {@code mutant} or {@code points}, then a line for each of its changes: {@code change key=value
+ * …}. Prints a line for each jar: {@code made ID} or {@code error ID REASON}, in the same encoding.
  */
-public final class Mutate {
-    private Mutate() {}
+public final class MakeJars {
+    private static final Map<String, List<String>> HELPERS =
+        Map.of("mutant", List.of("Mutant"), "points", List.of("Holds", "Holds$Hold"));
+
+    private MakeJars() {}
 
     public static void main(String[] arguments) throws IOException {
         Jars jars = new Jars(arguments[0]);
-        Map<String[], List<Map<String, String>>> mutants = new LinkedHashMap<>();
+        Map<String[], List<Map<String, String>>> orders = new LinkedHashMap<>();
         List<Map<String, String>> changes = null;
         for (String line : Files.readAllLines(Paths.get(arguments[1]), StandardCharsets.UTF_8)) {
             String[] words = line.split(" ");
-            if (words[0].equals("mutant")) {
+            if (HELPERS.containsKey(words[0])) {
                 changes = new ArrayList<>();
-                mutants.put(new String[] {decode(words[1]), decode(words[2])}, changes);
+                orders.put(new String[] {words[0], decode(words[1]), decode(words[2])}, changes);
             } else {
                 Map<String, String> change = new HashMap<>();
                 for (int at = 1; at < words.length; at++) {
@@ -43,10 +46,10 @@ public final class Mutate {
                 changes.add(change);
             }
         }
-        for (Map.Entry<String[], List<Map<String, String>>> each : mutants.entrySet()) {
-            String id = each.getKey()[0];
+        for (Map.Entry<String[], List<Map<String, String>>> each : orders.entrySet()) {
+            String id = each.getKey()[1];
             try {
-                make(jars, id, Paths.get(each.getKey()[1]), each.getValue());
+                make(jars, each.getKey()[0], id, Paths.get(each.getKey()[2]), each.getValue());
                 System.out.println("made " + encode(id));
             } catch (Exception | LinkageError error) {
                 System.out.println("error " + encode(id) + " " + encode(reason(error)));
@@ -54,7 +57,8 @@ public final class Mutate {
         }
     }
 
-    private static void make(Jars jars, String id, Path jar, List<Map<String, String>> changes) throws Exception {
+    private static void make(Jars jars, String kind, String id, Path jar, List<Map<String, String>> changes)
+            throws Exception {
         ClassPool pool = jars.pool();
         Map<String, CtClass> changed = new LinkedHashMap<>();
         for (Map<String, String> change : changes) {
@@ -67,7 +71,7 @@ public final class Mutate {
             Change.apply(method, change);
             changed.put(name, of);
         }
-        Jars.write(jar, id, changed.values(), "Mutant");
+        Jars.write(jar, kind, id, changed.values(), HELPERS.get(kind));
         jars.verify(jar, changed.keySet());
     }
 

@@ -61,7 +61,7 @@ public final class Places implements Opcode {
                 }
             }
         }
-        Jars.write(jar, "places", changed.values(), "Passed");
+        Jars.write(jar, "mutant", "places", changed.values(), List.of("Passed"));
         jars.verify(jar, changed.keySet());
     }
 

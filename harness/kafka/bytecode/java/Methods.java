@@ -5,6 +5,7 @@ import java.util.List;
 import javassist.CtBehavior;
 import javassist.CtClass;
 import javassist.NotFoundException;
+import javassist.bytecode.AccessFlag;
 
 /** Finds the method that a change names. */
 final class Methods {
@@ -21,7 +22,7 @@ final class Methods {
         List<String> alike = new ArrayList<>();
         for (CtBehavior each : of.getDeclaredBehaviors()) {
             String its = each.getMethodInfo().getName();
-            if (its.equals(name)) {
+            if (its.equals(name) && (each.getMethodInfo().getAccessFlags() & AccessFlag.BRIDGE) == 0) {
                 named.add(each);
             } else if (its.toLowerCase().contains(name.toLowerCase())) {
                 alike.add(its);

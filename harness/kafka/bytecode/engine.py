@@ -1,24 +1,24 @@
-"""Changes classes of a build with Javassist, in one JVM for many mutants."""
+"""Changes classes of a build with Javassist, in one JVM for many jars."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, unquote_plus
 
-from harness.errors import EnvironmentLacks, HarnessError
+from harness.errors import HarnessError
 from harness.host.cache import cache_dir, publish
-from harness.host.java import FAST_START, java_command
+from harness.host.java import FAST_START, java_command, javac
 from harness.host.programs import run_to_end
 from harness.host.scratch import scratch
+from harness.kafka.bytecode.change import Change
 from harness.kafka.maven import copy_dependencies
-from suites.mutants.mutant import Change
 
 _JAVASSIST = "org.javassist:javassist:3.30.2-GA"
 _SOURCES = Path(__file__).parent / "java"
@@ -33,15 +33,17 @@ class Order:
     """A jar to make.
 
     :ivar jar: the changed classes are written there, with the classes that they call
+    :ivar kind: what the changes are: a defect, or the points at which threads can be held
     """
 
     id: str
     changes: tuple[Change, ...]
     jar: Path
+    kind: Literal["mutant", "points"] = "mutant"
 
 
 def make_jars(class_path: Sequence[Path], orders: Sequence[Order], say: Callable[[str], None]) -> dict[Path, str]:
-    """Make the jars of mutants of one build; return why one can't be made, by jar, and "" for those made.
+    """Make the jars of changes of one build; return why one can't be made, by jar, and "" for those made.
 
     :raises EnvironmentLacks: there is no JDK, or Javassist can't be fetched
     :raises HarnessError: the engine's JVM failed
@@ -51,12 +53,12 @@ def make_jars(class_path: Sequence[Path], orders: Sequence[Order], say: Callable
     engine = prepare(say)
     lines = []
     for order in orders:
-        lines.append(" ".join(("mutant", quote(order.id, safe=""), quote(str(order.jar), safe=""))))
+        lines.append(" ".join((order.kind, quote(order.id, safe=""), quote(str(order.jar), safe=""))))
         lines += [_line(change) for change in order.changes]
     with scratch("mutants") as folder:
         request = folder / "request"
         request.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        printed = _run(engine, "jbod.Mutate", class_path, request)
+        printed = _run(engine, "jbod.MakeJars", class_path, request)
     answers = [line.split(" ") for line in printed if line.startswith(("made ", "error "))]
     if len(answers) != len(orders):
         raise _failed(0, printed)
@@ -85,7 +87,7 @@ def _run(engine: Sequence[Path], main: str, class_path: Sequence[Path], *argumen
     try:
         status, printed = run_to_end(argv, cwd=Path("/"), timeout_s=_MUTATE_S)
     except subprocess.TimeoutExpired as error:
-        raise HarnessError(f"the mutants' engine did not end within {_MUTATE_S:.0f} s") from error
+        raise HarnessError(f"the engine that changes classes did not end within {_MUTATE_S:.0f} s") from error
     if status != 0:
         raise _failed(status, printed)
     return printed
@@ -94,7 +96,7 @@ def _run(engine: Sequence[Path], main: str, class_path: Sequence[Path], *argumen
 def _failed(status: int, printed: Sequence[str]) -> HarnessError:
     thrown = (each for each in printed if "Exception" in each or "Error" in each)
     last = next(thrown, (printed or ["nothing"])[-1])
-    return HarnessError(f"the mutants' engine ended with status {status}: {last}")
+    return HarnessError(f"the engine that changes classes ended with status {status}: {last}")
 
 
 def prepare(say: Callable[[str], None]) -> tuple[Path, ...]:
@@ -122,15 +124,11 @@ def engine_sum() -> str:
 def compile_java(sources: Sequence[Path], into: Path, class_path: Sequence[Path] = ()) -> None:
     """Compile Java sources into a folder of classes.
 
-    :raises EnvironmentLacks: there is no ``javac`` beside ``java``
+    :raises EnvironmentLacks: there is no ``javac``
     :raises HarnessError: they don't compile
     """
-    java = Path(java_command()[0]).resolve()
-    javac = shutil.which("javac", path=str(java.parent)) or shutil.which("javac")
-    if javac is None:
-        raise EnvironmentLacks("javac is not beside java; mutants need a JDK: apt-get install openjdk-17-jdk-headless")
     given = ["-cp", os.pathsep.join(map(str, class_path))] if class_path else []
-    argv = [javac, "--release", _RELEASE, "-nowarn", "-d", str(into), *given, *map(str, sources)]
+    argv = [javac(), "--release", _RELEASE, "-nowarn", "-d", str(into), *given, *map(str, sources)]
     status, lines = run_to_end(argv, cwd=Path("/"), timeout_s=_COMPILE_S)
     if status != 0:
         raise HarnessError(f"javac failed: {(lines or ['nothing'])[0]}")

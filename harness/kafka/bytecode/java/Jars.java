@@ -20,7 +20,7 @@ import javassist.ClassPath;
 import javassist.ClassPool;
 import javassist.CtClass;
 
-/** The jars of a build, opened once for all of its mutants, and the jar of one of them. */
+/** The jars of a build, opened once for all changes of it, and a jar of changed classes. */
 final class Jars implements ClassPath {
     private final List<URL> urls = new ArrayList<>();
     private final Map<String, JarFile> jarOf = new HashMap<>();
@@ -57,13 +57,20 @@ final class Jars implements ClassPath {
         return found;
     }
 
-    /** Writes a jar of changed classes, with the class that they call. */
-    static void write(Path jar, String id, Iterable<CtClass> changed, String helper) throws Exception {
+    /**
+     * Writes a jar of changed classes, with the classes that they call.
+     *
+     * @param kind what the jar is, such as {@code mutant}; its entry {@code META-INF/jbod-KIND} has the id
+     */
+    static void write(Path jar, String kind, String id, Iterable<CtClass> changed, List<String> helpers)
+            throws Exception {
         Files.createDirectories(jar.toAbsolutePath().getParent());
         try (ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar))) {
-            put(out, "META-INF/jbod-mutant", id.getBytes(StandardCharsets.UTF_8));
-            try (InputStream own = Jars.class.getResourceAsStream("/jbod/" + helper + ".class")) {
-                put(out, "jbod/" + helper + ".class", own.readAllBytes());
+            put(out, "META-INF/jbod-" + kind, id.getBytes(StandardCharsets.UTF_8));
+            for (String helper : helpers) {
+                try (InputStream own = Jars.class.getResourceAsStream("/jbod/" + helper + ".class")) {
+                    put(out, "jbod/" + helper + ".class", own.readAllBytes());
+                }
             }
             for (CtClass each : changed) {
                 put(out, each.getName().replace('.', '/') + ".class", each.toBytecode());

@@ -1,0 +1,1 @@
+"""Changes classes of a Kafka build."""
