@@ -203,6 +203,22 @@ class FaultUndone(FaultEvent):
     kind = "fault.undone"
 
 
+@dataclass(frozen=True, kw_only=True)
+class HoldOver(Event):
+    """A thread that was held at a point goes on.
+
+    :ivar thread: its name
+    :ivar why: "released", "limit" (the hold had lasted as long as it may), "interrupted", or "ended" with its process
+    """
+
+    kind = "hold.over"
+    point: str
+    node: str
+    thread: str
+    why: str
+    held_ms: int = 0
+
+
 # --- nodes and what they say ----------------------------------------------------------------------------------------
 
 

@@ -115,3 +115,16 @@ def note(kind: str, **fields: object) -> None:
     """
     for journal in tuple(_running):
         journal.write(kind, **fields)
+
+
+def read_journal(run_dir: Path) -> Iterator[Event]:
+    """Yield the events of a run folder, oldest first; none if it has no journal. A line that was cut off ends it."""
+    try:
+        lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            yield events.from_json(json.loads(line))
+        except ValueError:
+            return

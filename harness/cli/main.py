@@ -15,6 +15,7 @@ import click
 
 from harness.cli.bisect import bisect
 from harness.cli.clusters import clean, cluster, image, tool
+from harness.cli.holds import pin, points
 from harness.cli.look import check, doctor, explain, list_scenarios, show_ledger
 from harness.cli.measure_harness import bench
 from harness.cli.run_cases import nightly, repro, run, shrink
@@ -65,7 +66,7 @@ def cli() -> None:
 
 _RUNNING = (run, repro, shrink, nightly, bisect)
 _LOOKING = (list_scenarios, show_ledger, check, explain, doctor)
-for _command in (*_RUNNING, *_LOOKING, bench, cluster, image, tool, clean):
+for _command in (*_RUNNING, *_LOOKING, points, pin, bench, cluster, image, tool, clean):
     cli.add_command(_command)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from harness.cli.shared import (
     RUN_OPTIONS,
     WIDTH,
     Collector,
+    GivenOption,
     collect,
     fixed_cases,
     out,
@@ -35,6 +37,7 @@ from harness.cli.shared import (
     say_other_build,
     seconds,
     tell,
+    text_of,
     where,
     with_options,
 )
@@ -57,12 +60,9 @@ if TYPE_CHECKING:
 def run(
     selector: tuple[str, ...],
     jobs: JobsOption,
-    schedule: tuple[str, ...],
-    probe: tuple[str, ...],
     junit: str | None,
     allure: str | None,
-    no_skips: bool,
-    **options: str | None,
+    **options: GivenOption,
 ) -> int:
     """Run scenarios. SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
     or a file or folder of your own (tests/test_ours.py).
@@ -71,21 +71,17 @@ def run(
     """
     from harness.cli.run_on_builds import run_on_each
 
-    if "," in (options["kafka"] or ""):
-        return run_on_each(selector, options, jobs, schedule, junit, allure, probe, no_skips=no_skips)
-    return _run(selector, options, jobs, schedule, junit, allure, probe, no_skips=no_skips)
+    if "," in (text_of(options, "kafka") or ""):
+        return run_on_each(selector, options, jobs, junit, allure)
+    return _run(selector, options, jobs, junit, allure)
 
 
 def _run(
     selector: tuple[str, ...],
-    options: dict[str, str | None],
+    options: Mapping[str, GivenOption],
     jobs: JobsOption = 1,
-    schedules: tuple[str, ...] = (),
     junit: str | None = None,
     allure: str | None = None,
-    probes: tuple[str, ...] = (),
-    *,
-    no_skips: bool = False,
 ) -> int:
     """Run scenarios in pytest; with several jobs in pytest-xdist workers, which share one Spark.
 
@@ -101,11 +97,9 @@ def _run(
         if jobs not in (1, AUTO):
             raise UsageError("--pause-at pauses one case at a time, so it cannot be used with --jobs")
         jobs = 1
-    runs_dir = Path(options.get("runs_dir") or "reports/runs")
+    runs_dir = Path(text_of(options, "runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest creates a folder beside it
-    given = arguments_of({**options, "no_skips": no_skips})
-    arguments = [*where(selector), *given, *(f"--schedule={file}" for file in schedules)]
-    arguments += [f"--probe={file}" for file in probes]
+    arguments = [*where(selector), *arguments_of(options)]
     plugins: list[object] = []
     if jobs != 1:
         collected = collect(*arguments)
@@ -152,7 +146,7 @@ def _chosen(collected: Collector) -> AtOnce:
 @RUN_DIR
 @with_options(OUTCOME_OPTIONS)
 @click.option("--repeat", metavar="N|until-fail", help="Run N times, or until a run is not valid.")
-def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | None) -> int:
+def repro(run_dir: Path, repeat: str | None, **options: GivenOption) -> int:
     """Run again what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.errors import worst
     from harness.history.run_folder import read_run_json
@@ -165,7 +159,8 @@ def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | No
 
     run = read_run_json(run_dir)
     build = BuildOptions.of(run.kafka, run.mode)
-    again = {"backend": run.backend, "seed": str(run.seed), **vars(build)}
+    again: dict[str, GivenOption] = {"backend": run.backend, "seed": str(run.seed), **vars(build)}
+    again["hold"] = tuple(run.holds)
     selector = selector_of(run.case, run.file)
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
         raise UsageError(f"--repeat {repeat}: neither a number nor until-fail")
@@ -177,16 +172,15 @@ def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | No
             f"the recorded case ran on a cluster that had served {len(served)} other cases, and this run starts a new "
             f"cluster; to run those cases first: {first}"
         )
-    schedules: tuple[str, ...] = ()
     if run.schedule:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
-        schedules = (str(run_dir / "run.json"),)
+        again["schedule"] = str(run_dir / "run.json")
     if repeat is None:
-        return _run((selector,), options | again, schedules=schedules, no_skips=no_skips)
-    json_file = Path(name) if (name := options.pop("json")) else None
+        return _run((selector,), options | again)
+    json_file = Path(name) if (name := text_of(options, "json")) else None
+    options["json"] = None
     check_json_file(json_file)
-    given = arguments_of({**options, **again, "no_skips": no_skips})
-    arguments = [selector, "--jobs=1", *given, *(f"--schedule={file}" for file in schedules)]
+    arguments = [selector, "--jobs=1", *arguments_of(options | again)]
     times = int(repeat) if repeat.isdecimal() else None
     runs = repeat_apart(arguments, times, say)
     code = worst([each.exit_code for each in runs])

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.shared import collect, out, say, where
+from harness.cli.shared import GivenOption, collect, out, say, text_of, where
 from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
@@ -30,14 +30,10 @@ _DEVIATES = "*"
 
 def run_on_each(
     selector: tuple[str, ...],
-    options: Mapping[str, str | None],
+    options: Mapping[str, GivenOption],
     jobs: JobsOption,
-    schedules: tuple[str, ...],
     junit: str | None,
     allure: str | None,
-    probes: Sequence[str],
-    *,
-    no_skips: bool,
 ) -> int:
     """Run the cases on each build of ``--kafka`` that has their mode. Returns the worst exit code of all.
 
@@ -51,17 +47,18 @@ def run_on_each(
     from harness.runner.case import check_json_file, check_runs_dir
     from harness.runner.published_dir import published_dir
 
-    versions = several_builds.versions_named(options["kafka"])
-    build = {name: options[name] for name in ("kafka_home", "kafka_tarball", "mode")}
+    versions = several_builds.versions_named(text_of(options, "kafka"))
+    build = {name: text_of(options, name) for name in ("kafka_home", "kafka_tarball", "mode")}
     modes = {kafka: Builds.choose(BuildOptions(kafka=kafka, **build)).modes() for kafka in versions}
-    json_file = Path(options["json"]) if options["json"] else None
+    json_file = Path(name) if (name := text_of(options, "json")) else None
     check_json_file(json_file)
-    runs_dir = Path(options["runs_dir"] or "reports/runs")
+    runs_dir = Path(text_of(options, "runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)
-    seed = options["seed"] or str(random.SystemRandom().randrange(2**31))
-    same = {**options, "seed": seed, "kafka": None, "json": None, "stop_after": None, "no_skips": no_skips}
-    rest = [*arguments_of(same), *(f"--schedule={file}" for file in schedules)]
-    stop_after = [f"--stop-after={seconds}"] if (seconds := options["stop_after"]) else []
+    seed = text_of(options, "seed") or str(random.SystemRandom().randrange(2**31))
+    rest = arguments_of({**options, "seed": seed, "kafka": None, "json": None, "stop_after": None, "probe": None})
+    stop_after = [f"--stop-after={seconds}"] if (seconds := text_of(options, "stop_after")) else []
+    probes = options["probe"]
+    assert isinstance(probes, tuple)
     named = _modes_of(selector, collect(*where(selector), *rest, *stop_after).cases)
     selectors = {kafka: [each for each in selector if named[each] & {*modes[kafka]}] for kafka in versions}
     probed = probes_of(versions, probes)
@@ -77,7 +74,7 @@ def run_on_each(
         )
     _show(runs)
     say(f"run folders in {runs_dir}, seed {seed}")
-    if skips := skips_line([case for run in runs for case in run.cases], no_skips=no_skips):
+    if skips := skips_line([case for run in runs for case in run.cases], no_skips=bool(options["no_skips"])):
         out.print(skips, soft_wrap=True)
     return results.write_json(json_file, several_builds.to_json(runs, int(seed)), say)
 

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from harness.runner.run import Run
     from harness.runner.scenario import DeclaredCase
 
+GivenOption = str | tuple[str, ...] | bool | None
+"""The value of an option as click gives it; a repeated option has a tuple, and a flag a bool."""
+
+
+def text_of(options: Mapping[str, GivenOption], name: str) -> str | None:
+    """Return the value of an option that has one text at most."""
+    value = options.get(name)
+    assert value is None or isinstance(value, str)
+    return value
+
+
 # Without a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
 out = Console(width=WIDTH)
@@ -40,13 +51,14 @@ def settled(_context: click.Context, _option: click.Parameter, kafka: str | None
     return settle(kafka, note)
 
 
-def _checked(option: RunOption) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a click callback that checks the form of an option's value."""
+def _checked(option: RunOption) -> Callable[[click.Context, click.Parameter, GivenOption], GivenOption]:
+    """Return a click callback that checks the form of an option's value, or of each value of a repeated one."""
 
-    def check(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-        if text is not None:
-            option.check(text)
-        return text
+    def check(_context: click.Context, _option: click.Parameter, given: GivenOption) -> GivenOption:
+        for text in given if isinstance(given, tuple) else (given,):
+            if isinstance(text, str):
+                option.check(text)
+        return given
 
     return check
 

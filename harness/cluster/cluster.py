@@ -25,6 +25,7 @@ from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import ClusterState, PartitionState, Reassignment
+from harness.kafka.points import with_points
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
 
@@ -361,7 +362,7 @@ def boot(
     try:
         context = ClusterContext(
             spec=spec,
-            distribution=distribution,
+            distribution=with_points(distribution, spec.mode) if spec.holds else distribution,
             record_dir=record_dir / "brokers",
             journal=journal,
             undo_log=undo_log,

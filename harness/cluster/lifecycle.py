@@ -29,6 +29,7 @@ from harness.journal import Journal
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options
+from harness.kafka.points import HOLDS_OPTION
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
@@ -124,6 +125,8 @@ class ClusterLifecycle:
             agent = self._backend.endpoint(node_spec.name, AGENT)
             self.mbeans[node_spec.name] = MBeans(agent.port)
             options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
+        if self.spec.holds and node_spec.main_class == self._main_class:
+            options += (HOLDS_OPTION,)
         return self._backend.node(replace(node_spec, jvm_options=options))
 
     # --- lifecycle ------------------------------------------------------------------------------------------------

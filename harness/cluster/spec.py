@@ -64,6 +64,7 @@ class ClusterSettings(TypedDict, total=False):
     volumes: VolumeKind
     volume_mb: int
     mbeans: bool
+    holds: bool
     overrides: Mapping[str, str]
 
 
@@ -79,6 +80,7 @@ class ClusterSpec:
     :ivar volumes: each log dir is on its own file system of this kind; None: all are on the file system of the run
     :ivar volume_mb: the size of each file system, in MB
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
+    :ivar holds: whether threads of Kafka's nodes can be held at points (:mod:`harness.kafka.points`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
     :ivar overrides: broker settings that replace :data:`BROKER_SETTINGS`
     """
@@ -94,6 +96,7 @@ class ClusterSpec:
     volumes: VolumeKind | None = None
     volume_mb: int = 320
     mbeans: bool = True
+    holds: bool = False
     backend: str = "process"
     overrides: Mapping[str, str] = field(default_factory=dict)
 

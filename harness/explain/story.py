@@ -23,6 +23,7 @@ from harness import events
 from harness.explain.records import Facts, ReadRow, SentRow
 from harness.explain.whereabouts import Replica
 from harness.host.atomic_write import write_atomically
+from harness.journal import read_journal
 from harness.kafka.broker_log import BrokerLog, LogLine
 
 EXPLAINED_FILE = "explained.json"
@@ -149,15 +150,7 @@ def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequenc
 
 def _journal(run_dir: Path) -> Iterator[events.Event]:
     """Yield the journal's events up to the verdict; the end of the cluster is not part of a story."""
-    try:
-        lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            event = events.from_json(json.loads(line))
-        except ValueError:
-            return  # a run that was cut off
+    for event in read_journal(run_dir):
         if isinstance(event, events.Judged):
             return
         yield event

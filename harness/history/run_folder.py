@@ -55,6 +55,7 @@ class RunRecord:
     :ivar file: the test file, if it is outside the suites
     :ivar served: the ids of the cases that the cluster had served before
     :ivar schedule: the random schedule that was played; None for other cases
+    :ivar holds: the values of ``--hold``
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
     :ivar jbod: the version of the harness; None in older files
@@ -77,6 +78,7 @@ class RunRecord:
     backend: str | None = None
     served: Sequence[str] = ()
     schedule: Mapping[str, object] | None = None
+    holds: Sequence[str] = ()
     steps_done: int = 0
     steps: int = 0
     outcome: OutcomeRecord | None = None

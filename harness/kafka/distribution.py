@@ -100,14 +100,14 @@ class Distribution:
     @property
     def mutant(self) -> str | None:
         """The id of the mutant in this build (:data:`MUTANT_JAR`); None if it is as Kafka made it."""
-        first = self.class_path[0]
-        if first.name != MUTANT_JAR:
+        mutated = next((jar for jar in self.class_path if jar.name == MUTANT_JAR), None)
+        if mutated is None:
             return None
         try:
-            with zipfile.ZipFile(first) as jar:
+            with zipfile.ZipFile(mutated) as jar:
                 return jar.read(_MUTANT_ID).decode()
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise DistributionError(f"{first} doesn't say which mutant it is: {error}") from error
+            raise DistributionError(f"{mutated} doesn't say which mutant it is: {error}") from error
 
     def to_json(self) -> dict[str, object]:
         """The build as run.json records it."""

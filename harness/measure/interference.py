@@ -1,15 +1,17 @@
-"""What a case changed inside a broker on purpose, and how often that code ran."""
+"""What a case held or changed inside a node on purpose, and how often that code ran."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from harness.events import Event, HoldOver
 from harness.kafka.distribution import MUTANT_SAYS
 
 Kind = Literal["hold", "throw", "mutant"]
@@ -35,6 +37,12 @@ class Interference:
         :raises msgspec.ValidationError: it has other fields or types
         """
         return msgspec.convert(entry, cls)
+
+
+def holds_in(events: Iterable[Event]) -> tuple[Interference, ...]:
+    """Return the points at which threads were held, with the number of threads."""
+    held = Counter(event.point for event in events if isinstance(event, HoldOver))
+    return tuple(Interference(kind="hold", point=point, reached=number) for point, number in sorted(held.items()))
 
 
 def mutant_in(run_dir: Path, mutant: str) -> Interference:

@@ -30,7 +30,7 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 from harness.measure.errors_logged import ErrorGroup
 from harness.measure.fault_costs import FaultCosts
-from harness.measure.interference import Interference, mutant_in
+from harness.measure.interference import Interference, holds_in, mutant_in
 from harness.runner.deviation import NotedDeviation
 from harness.runner.outside import selector_of
 from harness.waiting import awaited_s
@@ -76,7 +76,7 @@ class Case:
     :ivar kept: lines that say how to reach the cluster, if it was kept
     :ivar crowding: how crowded the machine was; None before the end
     :ivar mutant: the id of the mutant in its build; None if the build is as Kafka made it
-    :ivar interference: what was changed inside the brokers; empty before the end
+    :ivar interference: what was held or changed inside the nodes; empty before the end
     """
 
     id: CaseId
@@ -166,9 +166,9 @@ class Case:
         )
 
     def _interference(self) -> dict[str, object]:
-        """The field of run.json for a case in which something was changed inside the brokers; empty for all others."""
-        if self.mutant is not None:
-            self.interference = (mutant_in(self.run_dir, self.mutant),)
+        """The field of run.json for a case in which something was held or changed inside nodes; empty for others."""
+        mutants = () if self.mutant is None else (mutant_in(self.run_dir, self.mutant),)
+        self.interference = (*mutants, *holds_in(self.journal.events))
         return {"interference": [asdict(each) for each in self.interference]} if self.interference else {}
 
     def enter(self, phase: str) -> None:

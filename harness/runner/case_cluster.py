@@ -9,8 +9,10 @@ from functools import partial
 
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.under_way import journal_under_way
+from harness.events import Event
 from harness.kafka.builds import BuildOptions
 from harness.runner.case import Case
+from harness.runner.holding import HoldsAmidFaults
 from harness.runner.open_case import OpenCase
 from harness.runner.subrun import arguments_of
 
@@ -26,6 +28,8 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     run, declared = open_case.run, open_case.declared
     spec, distribution = run.spec(declared), run.builds.of(declared.mode)
     case.record_cluster(spec, distribution)
+    if run.holds:
+        case.record(holds=[str(each) for each in run.holds])
     cluster = run.clusters.take(spec, case) or boot(
         spec,
         distribution,
@@ -34,10 +38,21 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
         journal=case.journal,
         outlives_harness=run.keep_cluster != "never",
     )
+    amid_faults = HoldsAmidFaults(run.holds)
+    amid_faults.attach(cluster)
     if run.pause:
         run.pause.how_to_reach = partial(how_to_reach, cluster)
-        case.journal.listener = run.pause
-    yield cluster
+
+    def listen(event: Event) -> None:
+        amid_faults(event)
+        if run.pause:
+            run.pause(event)
+
+    case.journal.listener = listen
+    try:
+        yield cluster
+    finally:
+        amid_faults.end()
     goes_on = False
     try:
         goes_on = _goes_on(cluster, open_case, case)

@@ -33,6 +33,7 @@ from harness.events import (
     DeviationSeen,
     FaultInjecting,
     FaultNotProven,
+    HoldOver,
     NodeEndedByItself,
 )
 from harness.measure.discarded_logs import discarded_logs
@@ -98,6 +99,8 @@ def conclude(
         noted = {each.actual for each in deviations_of(case, deviations)}
         if unseen := [each.actual for each in deviations if each.deterministic and each.actual not in noted]:
             reasons.append((EXIT_INCONCLUSIVE, f"the known deviation of this build was not seen: {'; '.join(unseen)}"))
+    if case is not None and any(code == EXIT_INVALID for code, _ in reasons) and (long := _long_holds(case)):
+        reasons = [(EXIT_INCONCLUSIVE, f"{long}; it might be why: {'; '.join(reason for _, reason in reasons)}")]
     if overriding := _overriding_reason(case) if case else None:
         code, reason = overriding
         return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(other for _, other in reasons)])
@@ -134,6 +137,18 @@ def _overriding_reason(case: Case) -> tuple[int, str] | None:
         why = f"this machine's clock was set by {step:+.2f} s during the case: its time stamps cannot be compared"
         return EXIT_INCONCLUSIVE, why
     return None
+
+
+def _long_holds(case: Case) -> str:
+    """Return the holds that lasted as long as they may; "" if there are none.
+
+    A longer hold outlasts a session or the time-out of a request. That is no slow thread any more, and proves nothing.
+    """
+    return "; ".join(
+        f"{event.thread} of {event.node} was held at {event.point} for {event.held_ms / 1000:.1f} s, its limit"
+        for event in case.journal.of(HoldOver)
+        if event.why == "limit"
+    )
 
 
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:

@@ -147,7 +147,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if not modes or session.config.option.collectonly:
         return
     try:
-        run.prepare(modes, judges=judges)
+        run.prepare(modes, judges=judges, holds={case.mode for case in fitting if run.spec(case).holds})
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
     if judges:

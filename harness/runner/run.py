@@ -8,6 +8,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,12 +18,14 @@ import pytest
 from harness.cluster.fast_starts import prepare_fast_starts
 from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.spec import ClusterSpec
+from harness.errors import EnvironmentLacks
 from harness.host import undo
 from harness.host.abilities import Ability, abilities
 from harness.host.cache import cache_dir
 from harness.host.scratch import scratch_folder
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
+from harness.kafka.points import with_points
 from harness.kafka.released import settle
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.at_once import AtOnce
@@ -30,6 +34,7 @@ from harness.runner.case import Case, check_json_file, check_runs_dir
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.cluster_reuse import ClusterPool
 from harness.runner.deviation import Deviation
+from harness.runner.holding import HoldOption
 from harness.runner.pausing import Pause
 from harness.runner.results import Results
 from harness.runner.scenario import DeclaredCase
@@ -79,12 +84,14 @@ class Run:
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
+        self.again += [f"--hold={each}" for each in get("--hold")]
         self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
         self.distributed: Sequence[DeclaredCase] | None = None
         program, *arguments = from_controller.get("mainargv", sys.argv)
         self.argv: list[str] = [Path(program).name, *arguments]
         self.selection = Selection(get("--select"))
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
+        self.holds = [HoldOption.parse(text) for text in get("--hold")]
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
         versions = {str(mode): str(self.builds.version(mode)) for mode in self.builds.modes()}
         on = {"backend": self.backend, "kafka": versions}
@@ -104,11 +111,12 @@ class Run:
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
 
-    def prepare(self, modes: Iterable[Mode], *, judges: bool) -> None:
+    def prepare(self, modes: Iterable[Mode], *, judges: bool, holds: Iterable[Mode]) -> None:
         """Undo what interrupted runs left, check the runs folder and the backend, and fetch what the cases need.
 
         :param modes: the metadata modes of the cases
         :param judges: whether any case is judged, and so needs Spark
+        :param holds: the modes of cases that hold threads
         :raises JbodError: the run cannot begin
         """
         undo.clean(self.say)
@@ -116,6 +124,10 @@ class Run:
         backend_kind(self.backend).check()
         for mode in sorted(modes):
             prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
+        for mode in sorted(holds):
+            with suppress(EnvironmentLacks):  # without a JDK, these cases are skipped
+                held = with_points(self.builds.of(mode), mode, self.say)
+                prepare_fast_starts(held, mode, self.backend, self.say)
         if judges:
             prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
         jolokia_agent(cache_dir(), say=self.say)
@@ -151,11 +163,12 @@ class Run:
 
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
         """Return the spec of a case's cluster."""
-        return declared.spec(self.backend)
+        spec = declared.spec(self.backend)
+        return replace(spec, holds=True) if self.holds else spec
 
     def shared_spec(self, declared: DeclaredCase | None) -> ClusterSpec | None:
         """Return the spec of a case's cluster if the cluster may be reused; None if the case needs a new one."""
-        if declared is None or declared.scenario.fresh or not self.shared_clusters:
+        if declared is None or declared.scenario.fresh or not self.shared_clusters or self.spec(declared).holds:
             return None
         return self.spec(declared)
 
@@ -184,7 +197,7 @@ class Run:
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:
         """Return the abilities that this machine lacks for a case, including those that every case needs."""
-        needs = declared.needs()
+        needs = declared.needs() | ({"javac"} if self.holds else set())
         found = (*self.lacks, *abilities(needs))
         return [each for each in found if (each.required or each.name in needs) and not each.present]
 

@@ -14,6 +14,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from harness.errors import UsageError
+from harness.runner.holding import checked
 from harness.runner.pausing import MOMENTS
 
 
@@ -143,7 +144,25 @@ SCHEDULE = (
         default=1,
     ),
     _option("--schedule", "FILE", "Play the schedule in this file, such as a run.json.", action="append", default=[]),
+    _option(
+        "--holds",
+        "",
+        "Random schedules hold a thread of a broker during every second step.",
+        action="store_true",
+        default=False,
+    ),
     _option("--stop-after", "SECONDS", "Begin no case after this many seconds.", type=_stop_after),
 )
-RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE)
+HOLDS = (
+    _option(
+        "--hold",
+        "POINT@WHERE",
+        "Hold threads at a point while faults are in force, in the node that is struck, the others or the controllers; "
+        "POINT@WHERE/SECONDS for how long (default: 0.5); jbod points lists the points.",
+        action="append",
+        default=[],
+        type=checked,
+    ),
+)
+RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE, *HOLDS)
 """All options, in the order of ``jbod run --help``."""

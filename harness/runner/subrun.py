@@ -35,11 +35,12 @@ class SubRun:
 def arguments_of(options: Mapping[str, object]) -> list[str]:
     """Convert options by their Python names to command-line arguments.
 
-    Options that are None and flags that are False are left out.
+    Options that are None and flags that are False are left out. A tuple has the values of a repeated option.
     """
     named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    given = {name: value for name, value in named.items() if value is not None and value is not False}
-    return [name if value is True else f"{name}={value}" for name, value in given.items()]
+    each = [(name, one) for name, value in named.items() for one in (value if isinstance(value, tuple) else (value,))]
+    given = [(name, value) for name, value in each if value is not None and value is not False]
+    return [name if value is True else f"{name}={value}" for name, value in given]
 
 
 def jbod_command(*arguments: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from faults.base import Fault, injected
@@ -23,9 +23,10 @@ from faults.targets import other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.holds import Hold, Who
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
-from harness.errors import PromiseBroken
+from harness.errors import AwaitTimeout, BuildLacks, PromiseBroken
 from harness.journal import now
 from harness.kafka.versions import Mode
 from harness.runner.deviation import Expectation
@@ -45,6 +46,9 @@ from suites.steps import (
     reassign_by_request,
     restart_after_healing,
 )
+
+_HELD_S = 1.0
+"""How long a thread is held: less than any session or time-out."""
 
 
 class PassedOver(Exception):
@@ -116,7 +120,8 @@ class Player:
             self.begun += 1
             try:
                 self._cluster.journal.write("step.begun", number=number, step=str(step))
-                getattr(self, step.do)(step)
+                with self._held(step):
+                    getattr(self, step.do)(step)
                 self._pair.await_progress(after=now())
             except PassedOver as reason:
                 self._cluster.journal.write("step.passed_over", number=number, step=str(step), reason=str(reason))
@@ -131,6 +136,25 @@ class Player:
         after = now()
         self._pair.await_progress(after=after)
         self._pair.await_readers(after=after)
+
+    @contextmanager
+    def _held(self, step: Step) -> Iterator[None]:
+        """Inside the block, a thread of a broker is held if it comes to the step's point; does nothing without one."""
+        if step.hold is None:
+            yield
+            return
+        brokers = self._state.live_brokers()
+        try:
+            hold = Hold(self._cluster, brokers[step.pick % len(brokers)].node, step.hold, Who(), for_s=_HELD_S)
+        except BuildLacks:  # the steps are the same on all builds
+            yield
+            return
+        hold.begin()
+        try:
+            yield
+        finally:
+            with suppress(AwaitTimeout):  # its broker was killed in this moment
+                hold.release()
 
     # --- faults that stay in force ----------------------------------------------------------------------------------
 

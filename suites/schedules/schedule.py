@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from faults.network import NETWORK_FAULTS, Cut
 from faults.slow import Slow, SlowVolume, Stalled
 from harness.cluster.spec import ClusterSettings
 from harness.errors import HarnessError, Inconclusive, UsageError
+from harness.kafka.points import read_points
 from suites.steps import SMALL_FETCHES
 
 STEPS = 24
@@ -34,6 +35,8 @@ STEPS = 24
 ENOUGH = 8
 """A drawn schedule ends when so many of its steps are done; with start, healing and judging it takes one to two
 minutes."""
+_HELD = 0.5
+"""The share of steps during which a thread is held, in a schedule with holds."""
 FEWEST = 3
 """The least steps that must be done and not passed over."""
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
@@ -83,20 +86,25 @@ class Step:
     :ivar role: the role of the broker, for the picked partition
     :ivar pick: picks among the partitions, faults or moves that there are then
     :ivar fault: the name of the fault, where there are several
+    :ivar hold: the point at which a thread of a broker is held during the step (:mod:`harness.kafka.points`)
     """
 
     do: str
     role: str = "leader"
     pick: int = 0
     fault: str | None = None
+    hold: str | None = None
 
     def __post_init__(self) -> None:
         ways = _WAYS.get(self.do, [None])
         if self.do not in _WEIGHTS or self.role not in ROLES or self.fault not in ways:
             raise ValueError(f"no such step: {asdict(self)}")
+        if self.hold is not None and self.hold not in read_points():
+            raise ValueError(f"no such point: {self.hold}")
 
     def __str__(self) -> str:
-        return " ".join(str(value) for value in (self.do, self.fault, self.role, self.pick) if value is not None)
+        words = (self.do, self.fault, self.role, self.pick, self.hold and f"holding {self.hold}")
+        return " ".join(str(value) for value in words if value is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +136,8 @@ class Schedule:
     def cluster(self) -> ClusterSettings:
         """Fields of the cluster's spec."""
         settings: ClusterSettings = {"overrides": {**SMALL_FETCHES, **self.overrides}}
+        if any(step.hold for step in self.steps):
+            settings["holds"] = True
         return {"volumes": "ext4", **settings} if self.volumes else settings
 
     def check_done(self, done: int) -> None:
@@ -158,12 +168,13 @@ class Schedule:
             raise ValueError(f"no schedule: {error}") from error
 
 
-def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
+def draw(seed: int, steps: int = STEPS, *, networks: bool = False, holds: bool = False) -> Schedule:
     """The schedule of a seed. Every second seed has log dirs on file systems of their own.
 
     In the first step a log dir fails, since nothing prevents that yet.
 
     :param networks: brokers have networks of their own, so they can be cut off
+    :param holds: a thread is held during every second step; the steps are the same as without
     """
     chance = random.Random(seed)
     volumes = bool(seed % 2)
@@ -192,6 +203,9 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
         for place in range(len(drawn), 0, -1):
             if apart.random() < share:
                 drawn.insert(place, step("cut_off", apart))
+    if holds:
+        apart, points = random.Random(f"holds of {seed}"), sorted(read_points())
+        drawn = [replace(step, hold=apart.choice(points)) if apart.random() < _HELD else step for step in drawn]
     return Schedule(steps=tuple(drawn), seed=seed, volumes=volumes, enough=ENOUGH)
 
 
@@ -210,9 +224,12 @@ def read(path: Path) -> Schedule:
         raise HarnessError(f"--schedule {path} can't be read: {error}") from error
 
 
-def schedules_of_run(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
+def schedules_of_run(
+    files: Sequence[str], count: int, seed: int, *, networks: bool, holds: bool = False
+) -> list[Schedule]:
     """The schedules in the files; without files, ``count`` schedules drawn from ``seed`` and the seeds after it.
 
-    :param networks: see :func:`draw`
+    :param networks: see :func:`draw`, as for ``holds``
     """
-    return [read(Path(file)) for file in files] or [draw(seed + index, networks=networks) for index in range(count)]
+    drawn = (draw(seed + index, networks=networks, holds=holds) for index in range(count))
+    return [read(Path(file)) for file in files] or [*drawn]

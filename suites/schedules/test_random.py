@@ -38,7 +38,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     get = metafunc.config.getoption
     run = run_of(metafunc.config)
     networks = not {ability.name for ability in run.lacks} & {*Cut.needs}
-    schedules = schedules_of_run(get("--schedule"), get("--schedules"), run.seed, networks=networks)
+    schedules = schedules_of_run(
+        get("--schedule"), get("--schedules"), run.seed, networks=networks, holds=get("--holds")
+    )
     metafunc.parametrize("schedule", schedules, ids=[str(number) for number in range(len(schedules))])
 
 

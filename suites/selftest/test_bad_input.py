@@ -94,7 +94,7 @@ def commands(server: ForkServerContext, open_folder: Path) -> Commands:
     return Commands(server, open_folder)
 
 
-RUN_DIR_COMMANDS = ("repro {}", "shrink {}", "check {}", "explain {}", "explain {} p0 17")
+RUN_DIR_COMMANDS = ("repro {}", "shrink {}", "pin {}", "check {}", "explain {}", "explain {} p0 17")
 RUNS_DIR_COMMANDS = ("report {} --no-allure", "ledger {}")
 BUILD_COMMANDS = (
     "run kip-36 {}",
@@ -167,6 +167,10 @@ INPUTS = [
     ("run kip-36 --clusters some", EXIT_USAGE, "--clusters some: choose shared or own"),
     ("run kip-36 --keep-cluster some", EXIT_USAGE, "--keep-cluster some: choose never or on-failure or always"),
     ("run kip-36 --schedule HERE/empty", EXIT_HARNESS, "--schedule HERE/empty can't be read"),
+    ("run kip-36 --hold nowhere@struck", EXIT_USAGE, "--hold nowhere@struck: there is no point nowhere; jbod points"),
+    ("run kip-36 --hold move-reads@here", EXIT_USAGE, "--hold move-reads@here: not POINT@struck|others|controllers"),
+    ("points --kafka four", EXIT_USAGE, "'four' is not a Kafka version"),
+    ("points --check", EXIT_USAGE, "--check needs --kafka VERSION"),
     ("run kip-36 --probe HERE/file.tgz", EXIT_HARNESS, "--probe HERE/file.tgz is not a file of jbod probe --json"),
     ("nightly --budget -5m", EXIT_USAGE, "'-5m' is not a time"),
     ("nightly --every x", EXIT_USAGE, "'x' is not a time"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -387,3 +388,23 @@ def test_an_error_that_replaces_another_hides_nothing_else() -> None:
         except PromiseBroken:
             translated()
     assert concluded(CaseLog(troubles=[on_top.value]), None) == "invalid"
+
+
+@pytest.mark.parametrize(("why", "outcome"), [("limit", "unknown"), ("released", "invalid")])
+def test_a_hold_that_lasts_as_long_as_it_may_proves_nothing(case: Case, why: str, outcome: str) -> None:
+    case.journal.write("hold.over", point="move-reads", node="broker-1", thread="t", why=why, held_ms=8000)
+    seen = CaseLog(called=True, troubles=[PromiseBroken("the move never ends")])
+    found, reason = conclude(seen, case, must_be_judged=False, test_file=HERE)
+    assert found == outcome
+    assert "the move never ends" in reason
+    assert ("t of broker-1 was held at move-reads for 8.0 s, its limit" in reason) == (outcome == "unknown")
+
+
+def test_a_case_names_the_points_at_which_threads_were_held(case: Case) -> None:
+    for point in ("move-reads", "move-appends", "move-reads"):
+        case.journal.write("hold.over", point=point, node="broker-1", thread="t", why="released", held_ms=10)
+    case.end("valid", "", [], [], [])
+    assert json.loads((case.run_dir / "run.json").read_text())["interference"] == [
+        {"kind": "hold", "point": "move-appends", "reached": 1},
+        {"kind": "hold", "point": "move-reads", "reached": 2},
+    ]

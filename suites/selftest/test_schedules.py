@@ -9,6 +9,7 @@ import pytest
 
 from faults.slow import Slow
 from harness.errors import Inconclusive
+from harness.kafka.points import read_points
 from suites.schedules.play import Player
 from suites.schedules.schedule import _WAYS, _WEIGHTS, FEWEST, ROLES, Schedule, Step, draw
 
@@ -75,3 +76,12 @@ def test_a_schedule_of_which_too_little_was_done_shows_nothing(schedule: Schedul
         schedule.check_done(fewest - 1)
     assert str(raised.value) == f"only {fewest - 1} of the schedule's {len(schedule.steps)} steps could be done"
     assert FEWEST > 1
+
+
+def test_holds_leave_the_steps_as_they_are() -> None:
+    held = [draw(seed, holds=True) for seed in range(200)]
+    assert [replace(each, steps=tuple(replace(step, hold=None) for step in each.steps)) for each in held] == DRAWN
+    assert {step.hold for schedule in held for step in schedule.steps} == {None, *read_points()}
+    assert all(schedule.cluster["holds"] for schedule in held)
+    assert not any("holds" in schedule.cluster for schedule in DRAWN)
+    assert Schedule.from_json(held[0].to_json()) == held[0]

@@ -1,0 +1,114 @@
+"""Holds threads in every case of a run while faults are in force: ``jbod run --hold POINT@WHERE``.
+
+It makes a rare failure frequent. A scenario that needs one certain hold uses :class:`faults.held.Held`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from harness.cluster.cluster import Cluster
+from harness.cluster.holds import Hold, Who
+from harness.cluster.nodes.node import Node
+from harness.errors import AwaitTimeout, UsageError
+from harness.events import Event, FaultInjecting
+from harness.kafka.points import read_points
+
+STRUCK, OTHERS, CONTROLLERS = "struck", "others", "controllers"
+WHERE = (STRUCK, OTHERS, CONTROLLERS)
+"""The nodes that threads are held in: the one that the fault hits, all other brokers, or dedicated controllers."""
+DEFAULT_S = 0.5
+_MOST_THREADS = 3
+# The threads of a node may be one and the same, which is held again and again: together for less than a session.
+_FORM = re.compile(rf"(?P<point>[\w-]+)@(?P<where>{'|'.join(WHERE)})(?:/(?P<seconds>\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOption:
+    """A value of ``--hold``.
+
+    :ivar for_s: how long each thread is held, if the point allows so much
+    """
+
+    point: str
+    where: str
+    for_s: float = DEFAULT_S
+
+    @classmethod
+    def parse(cls, text: str) -> HoldOption:
+        """Read a value.
+
+        :raises UsageError: it has another form, or there is no such point
+        """
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise UsageError(f"--hold {text}: not POINT@{'|'.join(WHERE)}, with /SECONDS after it or without")
+        if found["point"] not in read_points():
+            raise UsageError(f"--hold {text}: there is no point {found['point']}; jbod points lists them")
+        return cls(point=found["point"], where=found["where"], for_s=float(found["seconds"] or DEFAULT_S))
+
+    def __str__(self) -> str:
+        return f"{self.point}@{self.where}/{self.for_s:g}"
+
+
+def checked(text: str) -> str:
+    """Return the value of ``--hold`` if it can be read.
+
+    :raises pytest.UsageError: it cannot
+    """
+    try:
+        return str(HoldOption.parse(text))
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+class HoldsAmidFaults:
+    """A listener of a case's journal: the holds begin just before the first fault is injected."""
+
+    def __init__(self, options: Sequence[HoldOption]) -> None:
+        self._options = options
+        self._holds: list[Hold] = []
+        self._cluster: Cluster | None = None
+
+    def attach(self, cluster: Cluster) -> None:
+        """Hold threads of this cluster from its next fault on.
+
+        :raises BuildLacks: the build has no such point in this mode
+        """
+        for option in self._options:
+            Hold(cluster, cluster.brokers[0].node, option.point, Who())
+        self._cluster = cluster
+
+    def __call__(self, event: Event) -> None:
+        """Begin the holds if the event is the first fault."""
+        if isinstance(event, FaultInjecting) and self._cluster is not None and not self._holds:
+            self._holds = [
+                Hold(self._cluster, node, option.point, Who(threads=_MOST_THREADS), option.for_s)
+                for option in self._options
+                for node in self._nodes(self._cluster, option.where, event.struck)
+            ]
+            for hold in self._holds:
+                hold.begin()
+
+    def end(self) -> None:
+        """Let all threads go on."""
+        for hold in self._holds:
+            with suppress(AwaitTimeout):  # the node was killed, or ended by itself
+                hold.release()
+        self._holds, self._cluster = [], None
+
+    @staticmethod
+    def _nodes(cluster: Cluster, where: str, struck: str) -> list[Node]:
+        brokers = [broker.node for broker in cluster.brokers]
+        match where:
+            case "controllers":
+                return [node for node in cluster.quorum_nodes if node.spec.is_kafka]
+            case "struck":
+                return [node for node in (*brokers, *cluster.quorum_nodes) if node.spec.name == struck]
+            case _:
+                return [node for node in brokers if node.spec.name != struck]

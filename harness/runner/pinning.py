@@ -1,0 +1,148 @@
+"""Finds the hold that makes a rare failure frequent (``jbod pin``).
+
+The case runs again without a hold, to see how rare the failure is. One run then notes which points threads came to
+while faults were in force. Each of these points is held in one run, and those with which the case failed are held in
+several. A hold delays a thread and changes nothing else, so a failure with it is a failure of Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.errors import HarnessError
+from harness.events import FaultInjecting, HoldOver
+from harness.journal import read_journal
+from harness.kafka.points import points_of
+from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.case_result import CaseResult
+from harness.runner.holding import CONTROLLERS, OTHERS, STRUCK, WHERE, HoldOption
+from harness.runner.subrun import run_beside
+
+LONGER_S = 1.0
+"""How long threads are held once holds of :data:`~harness.runner.holding.DEFAULT_S` made nothing fail."""
+_BEST = 3
+_NOTHING_ALIKE = re.compile(r"[\d./:\[\]-]+|'[^']*'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """How often the case failed with a hold.
+
+    :ivar hold: None: without one
+    """
+
+    hold: HoldOption | None
+    fails: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.hold or 'no hold'}: {self.fails} of {self.of}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """The result of a search.
+
+    :ivar best: the hold with which the case fails most often; None if it never failed more often with one
+    """
+
+    before: Tried
+    best: Tried | None
+    tried: Sequence[Tried]
+
+
+class Pinning:
+    """A search for one case.
+
+    :param arguments: the selector and the options of ``jbod run`` that run the case again
+    :param reason: why it failed
+    :param jobs: how many runs go on at once
+    :param until: no run is begun after this time, in monotonic seconds
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], reason: str, *, jobs: int, until: float, say: Callable[[str], None]
+    ) -> None:
+        self._arguments = arguments
+        self._reason = alike(reason)
+        self._jobs = jobs
+        self._until = until
+        self._say = say
+
+    def search(self, version: KafkaVersion, mode: Mode, times: int) -> Pinned:
+        """Search for the hold.
+
+        :param times: how often the case runs without a hold, and with each of the best holds
+        :raises HarnessError: the case could not be run with all points
+        """
+        [before] = self._try([None], times)
+        passed = self._passed(version, mode)
+        self._say(f"threads came to {len(passed)} places at points while faults were in force")
+        tried = self._try([HoldOption(point=point, where=where) for point, where in passed], 1)
+        if not any(each.fails for each in tried):
+            tried = self._try([HoldOption(point=point, where=where, for_s=LONGER_S) for point, where in passed], 1)
+        failing = [each.hold for each in tried if each.fails][:_BEST]
+        best = max(self._try(failing, times), key=lambda each: each.fails / max(1, each.of), default=None)
+        if best is not None and best.fails * before.of <= before.fails * best.of:
+            best = None
+        return Pinned(before=before, best=best, tried=tried)
+
+    def _passed(self, version: KafkaVersion, mode: Mode) -> list[tuple[str, str]]:
+        """The points that threads came to, with where; first those that few came to."""
+        holds = [
+            HoldOption(point=point, where=where, for_s=0.0) for point in points_of(version, mode) for where in WHERE
+        ]
+        [[case]] = self._run([holds])
+        if case is None or case.run_dir is None:
+            raise HarnessError("the case could not be run with all points, so nothing shows which of them matter")
+        events = [*read_journal(case.run_dir)]
+        struck = next((event.struck for event in events if isinstance(event, FaultInjecting)), None)
+        came = Counter((event.point, _where(event.node, struck)) for event in events if isinstance(event, HoldOver))
+        return sorted(came, key=lambda place: (came[place], WHERE.index(place[1])))
+
+    def _try(self, holds: Sequence[HoldOption | None], times: int) -> list[Tried]:
+        """Run the case several times with each hold, as long as there is time."""
+        ran = self._run([[hold] if hold else [] for hold in holds for _ in range(times)])
+        tried = []
+        for number, hold in enumerate(holds):
+            cases = [case for each in ran[number * times : (number + 1) * times] for case in each if case is not None]
+            if cases:
+                tried.append(Tried(hold=hold, fails=sum(map(self._fails, cases)), of=len(cases)))
+                self._say(f"  {tried[-1]}")
+        return tried
+
+    def _fails(self, case: CaseResult) -> bool:
+        return case.verdict == "invalid" and alike(case.reason) == self._reason
+
+    def _run(self, each: Sequence[Sequence[HoldOption]]) -> list[list[CaseResult | None]]:
+        """Run the case once with each of these sets of holds, several at once; no case where there was no time."""
+
+        async def run_all() -> list[list[CaseResult | None]]:
+            turns = asyncio.Semaphore(self._jobs)
+
+            async def run_one(holds: Sequence[HoldOption]) -> list[CaseResult | None]:
+                async with turns:
+                    if time.monotonic() > self._until:
+                        return [None]
+                    run = await run_beside(*self._arguments, *(f"--hold={hold}" for hold in holds))
+                    return [*run.cases] or [None]
+
+            return await asyncio.gather(*map(run_one, each))
+
+        return asyncio.run(run_all())
+
+
+def alike(reason: str) -> str:
+    """The beginning of a reason without numbers and names, which is the same for the same failure."""
+    return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", reason))[:60]
+
+
+def _where(node: str, struck: str | None) -> str:
+    if node == struck:
+        return STRUCK
+    return CONTROLLERS if node.startswith("controller-") else OTHERS

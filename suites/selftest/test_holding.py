@@ -1,0 +1,91 @@
+"""``--hold`` holds threads from a case's first fault on; ``jbod pin`` searches for the hold that makes a case fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from harness.errors import UsageError
+from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.holding import HoldOption
+from harness.runner.pinning import Pinning, alike
+from harness.runner.subrun import SubRun
+from suites.selftest.case_results import case_result
+
+REASON = "broker 3 is in the ISR of orders-0: orders-0 leader 2 replicas [2, 3, 1] isr [1, 2, 3]"
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("move-reads@struck", HoldOption(point="move-reads", where="struck", for_s=0.5)),
+        ("isr-change-sent@others/2", HoldOption(point="isr-change-sent", where="others", for_s=2.0)),
+        (
+            "controller-assigns@controllers/0.25",
+            HoldOption(point="controller-assigns", where="controllers", for_s=0.25),
+        ),
+        ("move-reads@struck/0", HoldOption(point="move-reads", where="struck", for_s=0.0)),
+    ],
+)
+def test_an_option_is_read_and_written(text: str, option: HoldOption) -> None:
+    assert HoldOption.parse(text) == option
+    assert HoldOption.parse(str(option)) == option
+
+
+@pytest.mark.parametrize(
+    "text", ["move-reads", "move-reads@", "move-reads@struck/-1", "move-reads@struck/x", "no@struck"]
+)
+def test_another_form_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="--hold"):
+        HoldOption.parse(text)
+
+
+def test_the_same_failure_has_another_number_each_time() -> None:
+    assert alike(REASON) == alike(REASON.replace("broker 3", "broker 1").replace("[1, 2, 3]", "[3, 2]"))
+    assert alike(REASON) != alike("300 records were lost")
+
+
+class Runs:
+    """What ``jbod run`` would answer: the case fails with one hold, always."""
+
+    def __init__(self, fails_with: str | None) -> None:
+        self.fails_with = fails_with
+        self.holds: list[list[str]] = []
+
+    async def run(self, *arguments: str) -> SubRun:
+        """Answer one run."""
+        holds = [each.removeprefix("--hold=") for each in arguments if each.startswith("--hold=")]
+        self.holds.append(holds)
+        fails = self.fails_with in holds
+        return SubRun(
+            exit_code=int(fails),
+            cases=(case_result(verdict="invalid" if fails else "valid", reason=REASON if fails else ""),),
+        )
+
+
+def search(monkeypatch: pytest.MonkeyPatch, runs: Runs, passed: Sequence[tuple[str, str]], until: float) -> object:
+    """Search with these runs, in which threads came to these places."""
+    monkeypatch.setattr("harness.runner.pinning.run_beside", runs.run)
+    monkeypatch.setattr(Pinning, "_passed", lambda *_: [*passed])
+    pinning = Pinning(["x"], REASON, jobs=2, until=until, say=lambda _line: None)
+    return pinning.search(KafkaVersion.parse("4.4.0"), Mode.KRAFT, 3).best
+
+
+PASSED = (("move-reads", "others"), ("isr-change-sent", "others"))
+
+
+def test_the_hold_with_which_it_fails_most_often_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs("isr-change-sent@others/0.5")
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == "isr-change-sent@others/0.5: 3 of 3"
+    assert runs.holds == [[], [], [], ["move-reads@others/0.5"], *[["isr-change-sent@others/0.5"]] * 4]
+
+
+def test_longer_holds_are_tried_if_no_short_one_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs("move-reads@others/1")
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == "move-reads@others/1: 3 of 3"
+
+
+def test_no_hold_is_found_without_time_or_without_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert search(monkeypatch, Runs(None), PASSED, time.monotonic() + 60.0) is None
