@@ -156,3 +156,22 @@ REPLICA_CREATED_TWICE = Deviation(
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
 )
+
+FAILED_REPLICA_IN_ISR = Deviation(
+    kip=112,
+    promised="a replica on a failed log dir stays out of the ISR",
+    actual="a leader that was about to ask for the replica takes it back into the ISR though the controller knows of "
+    "the failure, and it stays there while no producer writes",
+    issue="none found; ReplicationControlManager.ineligibleReplicasForIsr checks the broker, not the log dir",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
+OFFSET_SHOWN_LATE = Deviation(
+    kip=112,
+    promised="a new group coordinator has every offset whose commit was acknowledged",
+    actual="it shows an older offset until the next write to its log, if its high watermark rose as it became active",
+    issue="none found; CoordinatorRuntime registers its listener without a look at the present high watermark",
+    builds=VersionRange.parse(">=4.0.0"),
+    modes=(Mode.KRAFT,),
+)

@@ -14,3 +14,12 @@ CLEAN_ELECTIONS_COUNTED = Deviation(
     modes=(Mode.KRAFT,),
     pollutes=False,
 )
+
+COMMITTED_TRUNCATED = Deviation(
+    kip=18,
+    promised="a replica in the ISR has all committed records",
+    actual="a follower that was about to truncate these records, led and committed them, and follows again, truncates "
+    "them: if it leads before it has fetched them again, they are lost",
+    issue="none found; what the fix of KAFKA-18991 left: truncateOnFetchResponse does not compare the leader epoch",
+    builds=VersionRange.parse(">=2.7.0"),
+)

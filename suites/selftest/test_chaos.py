@@ -75,6 +75,16 @@ def test_killed_at_any_moment(start: Start, words: str) -> None:
     run.assert_nothing_left()
 
 
+def test_killed_while_a_thread_is_held(start: Start) -> None:
+    """SIGKILL amid a hold: the kernel ends the nodes, and ``jbod clean`` removes the orders for them."""
+    run = start("races/flushed-after-move[zk]")
+    run.await_event('"fault.injected"')
+    run.kill()
+    clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=False)
+    assert clean.returncode == 0, clean.stderr
+    run.assert_nothing_left()
+
+
 def test_the_terminal_is_closed(start: Start) -> None:
     """The kernel sends SIGHUP, and output fails: the run cleans up; its exit code does not say that Kafka failed."""
     run = start(CASES[0], kind=InTerminal)

@@ -1,0 +1,150 @@
+"""Holds threads of a broker while a replica moves between its log dirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from faults.base import injected
+from faults.held import Held
+from faults.targets import follower_of, other_dir
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
+from harness.errors import AwaitTimeout, PromiseBroken
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode, VersionRange
+from harness.timeouts import REQUEST_S
+from harness.waiting import await_until
+from suites.deviations import MOVED_BEFORE_THROTTLE
+from suites.observing import observe
+from suites.races.leadership import lead
+from suites.scenario import scenario
+from suites.steps import SMALL_FETCHES, await_moved, begin_move, moves_held, write_untracked_records
+
+SWAPPED_S = 2.0
+"""A move of a megabyte takes less, if nothing holds it."""
+
+
+@scenario(
+    "races/moved-before-throttle",
+    kip=113,
+    plan="2. Complete replica data movement: the throttle holds a move also while its broker starts",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.7.0"),
+    judged=False,
+    deviations=(MOVED_BEFORE_THROTTLE,),
+    fresh=True,
+    holds=True,
+    overrides=SMALL_FETCHES,
+)
+def test_moved_before_throttle(cluster: Cluster) -> None:
+    """A broker restarts with a throttled move, and is slow to apply its configuration: the move waits for it."""
+    orders = cluster.create_topic("orders", replicas=3)
+    write_untracked_records(orders, 1000, size=1000)
+    mover = follower_of(orders[0])
+    there = other_dir(orders[0].log_dir_on(mover))
+    with moves_held(mover):
+        begin_move(orders[0], there)
+        mover.stop()
+        with injected(Held(cluster, mover, "configs-applied", by=mover.start)):
+            swapped = comes_to_be((there.path / "orders-0").is_dir)
+        observe(
+            MOVED_BEFORE_THROTTLE,
+            cluster,
+            deviates=swapped,
+            seen=f"{there} has the replica before {mover} applied its configuration" if swapped else "the move waits",
+        )
+        cluster.await_healthy()
+    await_moved(orders[0], there)
+
+
+@scenario(
+    "races/moves-while-assigned",
+    kip=113,
+    plan="2. Complete replica data movement: a move ends, though an earlier log dir of the replica is reported late",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    fresh=True,
+    holds=True,
+)
+def test_moves_while_assigned(cluster: Cluster) -> None:
+    """A broker is slow to report the log dir of a new replica, which moves meanwhile: the move ends."""
+    leader, mover, third = cluster.brokers
+    orders = Topic(cluster, "orders", 1)
+    placed = NewTopic(name="orders", assignment={0: [leader.id, mover.id, third.id]})
+    first_report = Held(cluster, mover, "assignments-sent", by=lambda: cluster.request_topics(placed))
+    with injected(first_report):
+        here = await_log_dir(mover, orders[0])
+        write_untracked_records(orders, 100)
+        there = other_dir(here)
+        copies = Held(cluster, mover, "move-reads", about="orders-0", by=lambda: orders[0].move_to(there))
+        with injected(copies):
+            stale = Held(
+                cluster,
+                mover,
+                "assignment-queued",
+                of_thread="metadata-loader",
+                by=lambda: lead(orders[0], third),
+            )
+            with injected(stale):
+                queued = Held(
+                    cluster,
+                    mover,
+                    "assignment-queued",
+                    of_thread="ReplicaAlterLogDirs",
+                    by=copies.undo,
+                )
+                with injected(queued):
+                    pass
+    await_moved(orders[0], there)
+
+
+@scenario(
+    "races/moved-again",
+    kip=113,
+    plan="2. Complete replica data movement: a move that was cancelled and asked for again ends",
+    issue="KAFKA-16365",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.7.0,<3.9.0"),
+    judged=False,
+    fresh=True,
+    holds=True,
+)
+def test_moved_again(cluster: Cluster) -> None:
+    """A move is cancelled and asked for again while the broker has yet to report its log dir: the move ends."""
+    orders = cluster.create_topic("orders", replicas=3)
+    write_untracked_records(orders, 100)
+    mover = follower_of(orders[0])
+    here = orders[0].log_dir_on(mover)
+    there = other_dir(here)
+    report = Held(cluster, mover, "assignment-taken-up", by=lambda: orders[0].move_to(there))
+    with injected(report):
+        orders[0].move_to(here)
+        orders[0].move_to(there)
+    await_moved(orders[0], there)
+
+
+def await_log_dir(broker: Broker, partition: Partition) -> LogDir:
+    """Wait until the broker has created its replica; returns the log dir."""
+    log_dir = await_until(
+        lambda: broker.log_dir_of(partition.topic, partition.index),
+        timeout_s=REQUEST_S,
+        poll_s=0.01,
+        what=f"{broker} to create its replica of {partition}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    assert log_dir is not None
+    return log_dir
+
+
+def comes_to_be(look: Callable[[], bool]) -> bool:
+    """Whether it comes to be within two seconds."""
+    try:
+        await_until(look, timeout_s=SWAPPED_S, what="the swap", poll_s=0.02)
+    except AwaitTimeout:
+        return False
+    return True

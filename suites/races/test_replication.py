@@ -1,0 +1,238 @@
+"""Holds a leader's or a follower's thread while the controller changes leaders and ISRs."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerPaused
+from faults.held import Held
+from faults.log_dir import Chmod000
+from faults.targets import follower_of, leader_of, other_dir
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.journal import now
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode, VersionRange
+from harness.waiting import await_until, let_pass
+from suites.checks import promised
+from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
+from suites.observing import observe
+from suites.races.leadership import lead
+from suites.races.test_moves import comes_to_be
+from suites.scenario import scenario
+from suites.steps import await_checkpoints, await_moved, await_no_reassignment, write_untracked_records
+
+PATIENT = {"replica.lag.time.max.ms": "30000"}
+"""Kafka's default: a follower that is held stays in the ISR."""
+COMMITTED, TAIL = 100, 10
+"""The number of records that all replicas have at first, and of those that only the first leader has."""
+
+
+@scenario(
+    "races/failed-replica-rejoins",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: a replica on a failed log dir stays out of the ISR",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.7.0"),
+    judged=False,
+    deviations=(FAILED_REPLICA_IN_ISR,),
+    fresh=True,
+    holds=True,
+)
+def test_failed_replica_rejoins(cluster: Cluster) -> None:
+    """A leader asks for a follower's return to the ISR as the follower's log dir fails: the controller refuses."""
+    orders = cluster.create_topic("orders", replicas=3)
+    write_untracked_records(orders, COMMITTED)
+    leader, follower = leader_of(orders[0]), follower_of(orders[0])
+    log_dir = orders[0].log_dir_on(follower)
+    with injected(BrokerPaused(follower)) as pause:
+        await_until(
+            orders[0].describe,
+            lambda state: follower.id not in state.isr,
+            timeout_s=timeouts.BROKER_FAILURE_S,
+            what=f"{follower} to leave the ISR of {orders[0]}",
+            retry_on=(NoAnswer,),
+            failure=PromiseBroken,
+        )
+        write_untracked_records(orders, TAIL)
+        rejoins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)
+        with injected(rejoins), injected(Chmod000(log_dir)):
+            await_until(
+                orders[0].describe,
+                lambda state: follower.id in state.offline_replicas,
+                timeout_s=timeouts.LOG_DIR_FAILURE_S,
+                what=f"the controller to count the replica of {orders[0]} on {follower} as offline",
+                retry_on=(NoAnswer,),
+                failure=PromiseBroken,
+            )
+            rejoins.undo()
+            await_checkpoints(orders[0].log_dir_on(leader), 4)
+            state = orders[0].describe(leader)
+            observe(FAILED_REPLICA_IN_ISR, cluster, deviates=follower.id in state.isr, seen=state)
+
+
+@scenario(
+    "races/stale-answer",
+    kip=18,
+    plan="ISR: an answer to a follower waits, and records that are committed meanwhile stay",
+    issue="KAFKA-18991",
+    builds=VersionRange.parse(">=2.7.0"),
+    judged=False,
+    fresh=True,
+    holds=True,
+    overrides=PATIENT,
+)
+def test_stale_answer(cluster: Cluster) -> None:
+    """An answer tells a follower to truncate, and waits. It leads and commits these records meanwhile: they stay."""
+    await_end(commit_before_truncation(cluster, "fetch-answered"), COMMITTED + TAIL, failure=PromiseBroken)
+
+
+@scenario(
+    "races/stale-truncation",
+    kip=18,
+    plan="ISR: a follower is slow to truncate its log, and records that are committed meanwhile stay",
+    builds=VersionRange.parse(">=2.7.0"),
+    judged=False,
+    deviations=(COMMITTED_TRUNCATED,),
+    fresh=True,
+    holds=True,
+    overrides=PATIENT,
+)
+def test_stale_truncation(cluster: Cluster) -> None:
+    """A follower is slow to truncate its log. It leads and commits these records meanwhile: they stay."""
+    leader = commit_before_truncation(cluster, "follower-truncates")
+    with promised(cluster, unless=COMMITTED_TRUNCATED, seen=f"to be {COMMITTED + TAIL}; last seen: {COMMITTED}$"):
+        await_end(leader, COMMITTED + TAIL, failure=PromiseBroken)
+
+
+def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
+    """Hold a follower at this point, on its way to truncate records, until it has led and committed them.
+
+    It follows again when the hold ends. Then all other brokers are killed before it fetches: it is in the ISR, so it
+    leads. Returns this broker.
+    """
+    orders = cluster.create_topic("orders", replicas=3)
+    others = cluster.create_topic("others", partitions=3, replicas=3)
+    write_untracked_records(orders, COMMITTED)
+    victim, second, third = leader_of(orders[0]), *orders[0].followers()
+    for partition in others.partitions:  # the follower's fetcher thread has other partitions, and so does not end
+        lead(partition, second)
+    of_victim = f"ReplicaFetcherThread-0-{victim.id}"
+    behind = [Held(cluster, each, "follower-fetches", of_thread=of_victim) for each in (second, third)]
+    with ExitStack() as tail_alone:
+        tail_alone.enter_context(injected(*behind))
+        write_untracked_records(orders, TAIL, to=victim)
+        truncates = Held(
+            cluster,
+            victim,
+            point,
+            about="orders-0",
+            of_thread=f"ReplicaFetcherThread-0-{second.id}",
+            by=lambda: lead(orders[0], second),
+        )
+        with injected(truncates):
+            tail_alone.close()
+            lead(orders[0], victim)
+            await_end(victim, COMMITTED + TAIL, failure=Inconclusive)
+            lead(orders[0], second)
+            fetches = Held(cluster, victim, "follower-fetches", about="orders-0", by=truncates.undo)
+            with injected(fetches):  # it has truncated, or not, and cannot fetch again what it has lost
+                killed = [BrokerKilled(second), BrokerKilled(third)]
+                for each in killed:
+                    each.inject()
+    await_until(
+        lambda: orders[0].describe(victim).leader,
+        lambda leader: leader == victim.id,
+        timeout_s=timeouts.BROKER_FAILURE_S,
+        what=f"{victim} to lead {orders[0]}, since no other broker runs",
+        retry_on=(NoAnswer,),
+        failure=Inconclusive,
+    )
+    return victim
+
+
+def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
+    """Wait until clients of the leader can read all records before this offset."""
+    await_until(
+        lambda: leader.admin.end_offset("orders", 0),
+        lambda end: end == offset,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the high watermark of orders-0 on {leader} to be {offset}",
+        retry_on=(NoAnswer, Refused),
+        failure=failure,
+    )
+
+
+@scenario(
+    "races/swapped-before-high-watermark",
+    kip=113,
+    plan="the leader's replica moves as its high watermark is about to rise: clients get the record",
+    issue="KAFKA-9263",
+    judged=False,
+    fresh=True,
+    holds=True,
+)
+def test_swapped_before_high_watermark(cluster: Cluster) -> None:
+    """The leader's replica is swapped as its high watermark is about to rise: the record is acked all the same."""
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, COMMITTED)
+    leader = leader_of(orders[0])
+    there = other_dir(orders[0].log_dir_on(leader))
+    with ThreadPoolExecutor(2) as apart:
+        written: list[Future[None]] = []
+        rises = Held(
+            cluster,
+            leader,
+            "high-watermark-rises",
+            about="orders-0",
+            caller="updateFollowerFetchState",
+            by=lambda: written.append(apart.submit(write_untracked_records, orders, 1)),
+        )
+        with injected(rises):
+            moving = apart.submit(orders[0].move_to, there)
+            comes_to_be((there.path / "orders-0").is_dir)  # builds without the bug wait for the thread, also to answer
+        await_end(leader, COMMITTED + 1, failure=PromiseBroken)  # before the producer sends the record again
+        written[0].result()
+        moving.result()
+    await_moved(orders[0], there)
+
+
+@scenario(
+    "races/isr-larger-than-replicas",
+    kip=18,
+    plan="ISR: a leader goes on checking its followers while a reassignment ends",
+    issue="KAFKA-9672",
+    modes=(Mode.ZK,),
+    judged=False,
+    fresh=True,
+    holds=True,
+    brokers=4,
+    overrides={"replica.lag.time.max.ms": "2000"},
+)
+def test_isr_larger_than_replicas(cluster: Cluster) -> None:
+    """A controller is slow to end a reassignment: the leader goes on checking which followers are in sync."""
+    controller = cluster.controller_broker()
+    assert controller is not None
+    leader, staying, leaving = cluster.others(controller)
+    placed = NewTopic(name="orders", assignment={0: [leader.id, staying.id, leaving.id]})
+    [orders] = cluster.create_topics(placed)
+    write_untracked_records(orders, COMMITTED)
+    ends = Held(
+        cluster,
+        controller,
+        "controller-removes-replicas",
+        about="orders-0",
+        by=lambda: cluster.reassign(orders[0], [leader, staying, controller]),
+    )
+    since = now()
+    with injected(ends):
+        let_pass(2.0, since=time.monotonic())  # the leader checks once a second
+    await_no_reassignment(cluster)
+    if (line := leader.log.first(r"Uncaught exception in scheduled task 'isr-expiration'", since=since)) is not None:
+        raise PromiseBroken(f"{leader} has stopped checking its followers: {line.text[:300]}")
