@@ -74,7 +74,7 @@ def _for_click(of: Sequence[RunOption]) -> list[Callable[..., object]]:
             metavar=each.metavar,
             help=each.help,
             multiple=each.repeats,
-            callback=settled if each is run_options.KAFKA else None if each.repeats else _checked(each),
+            callback=settled if each is run_options.KAFKA else _checked(each),
         )
         for each in of
     ]

@@ -82,7 +82,7 @@ COMPARED = (
     "transactions",
 )
 """The suites that compare all sources with the expected state (:mod:`suites.state_check`)."""
-MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "schedules")
+MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules")
 """The suites that set dynamic configs, mostly the throttle that holds moves."""
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
@@ -95,11 +95,20 @@ FAIL_LOG_DIRS = (
     "kip-36/nearest-replica",
     "kip-36/rack-fails",
     "known-bugs",
+    "races/failed-replica-rejoins",
     "readers",
     "schedules",
     "transactions",
 )
-REASSIGNED = ("kip-1066", "kip-112/reassigned-away", "kip-112/reassigned-onto", "kip-113", "known-bugs", "schedules")
+REASSIGNED = (
+    "kip-1066",
+    "kip-112/reassigned-away",
+    "kip-112/reassigned-onto",
+    "kip-113",
+    "known-bugs",
+    "races",
+    "schedules",
+)
 REASSIGNED_BY_REQUEST = (
     "kip-1066",
     "kip-112",

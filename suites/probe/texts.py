@@ -283,6 +283,15 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-isr-check-failed",
+        what="a broker logs that the check of its followers has failed",
+        words=("Uncaught exception in scheduled task 'isr-expiration'",),
+        needed_by=("races/isr-larger-than-replicas",),
+        without="this case shows nothing",
+        modes=ZK,
+        tried=False,
+    ),
+    log_line(
         id="log-isr-shrinks",
         what="a leader logs that its ISR shrinks",
         words=(r"Partition {partition} .*Shrinking ISR",),

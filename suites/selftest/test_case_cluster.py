@@ -30,6 +30,7 @@ def test_a_cluster_that_cannot_be_asked_at_the_end_is_stopped(tmp_path: Path) ->
         builds=fake(Builds, of=lambda _: fake_distribution()),
         clusters=fake(ClusterPool, take=lambda *_: cluster),
         keep_cluster="never",
+        holds=[],
         pause=None,
     )
     case = fake(Case, record_cluster=lambda *_: None, enter=lambda _: None, journal=cluster.journal)
