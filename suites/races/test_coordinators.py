@@ -28,7 +28,6 @@ from suites.scenario import scenario
     builds=VersionRange.parse(">=4.0.0"),
     judged=False,
     deviations=(OFFSET_SHOWN_LATE,),
-    fresh=True,
     holds=True,
 )
 def test_offset_shown_late(cluster: Cluster) -> None:

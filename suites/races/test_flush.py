@@ -49,7 +49,6 @@ def create_topics(cluster: Cluster) -> Topic:
     judged=False,
     builds=VersionRange.parse(">=3.2.0"),
     deviations=(GOOD_LOG_DIR_OFFLINE,),
-    fresh=True,
     holds=True,
 )
 def test_flushed_after_move(cluster: Cluster) -> None:
@@ -79,7 +78,6 @@ def test_flushed_after_move(cluster: Cluster) -> None:
     issue="KAFKA-15391",
     judged=False,
     builds=VersionRange.parse(">=3.1.0"),
-    fresh=True,
     holds=True,
 )
 def test_deleted_before_flush(cluster: Cluster) -> None:
@@ -110,7 +108,6 @@ def test_deleted_before_flush(cluster: Cluster) -> None:
     issue="KAFKA-15572",
     judged=False,
     builds=VersionRange.parse(">=3.1.0"),
-    fresh=True,
     holds=True,
     overrides=SMALL_FETCHES,
 )

@@ -35,7 +35,6 @@ SWAPPED_S = 2.0
     builds=VersionRange.parse(">=3.7.0"),
     judged=False,
     deviations=(MOVED_BEFORE_THROTTLE,),
-    fresh=True,
     holds=True,
     overrides=SMALL_FETCHES,
 )
@@ -67,7 +66,6 @@ def test_moved_before_throttle(cluster: Cluster) -> None:
     modes=(Mode.KRAFT,),
     builds=VersionRange.parse(">=3.9.0"),
     judged=False,
-    fresh=True,
     holds=True,
 )
 def test_moves_while_assigned(cluster: Cluster) -> None:
@@ -110,7 +108,6 @@ def test_moves_while_assigned(cluster: Cluster) -> None:
     modes=(Mode.KRAFT,),
     builds=VersionRange.parse(">=3.7.0,<3.9.0"),
     judged=False,
-    fresh=True,
     holds=True,
 )
 def test_moved_again(cluster: Cluster) -> None:

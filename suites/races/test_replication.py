@@ -42,7 +42,6 @@ COMMITTED, TAIL = 100, 10
     builds=VersionRange.parse(">=3.7.0"),
     judged=False,
     deviations=(FAILED_REPLICA_IN_ISR,),
-    fresh=True,
     holds=True,
 )
 def test_failed_replica_rejoins(cluster: Cluster) -> None:
@@ -84,7 +83,6 @@ def test_failed_replica_rejoins(cluster: Cluster) -> None:
     issue="KAFKA-18991",
     builds=VersionRange.parse(">=2.7.0"),
     judged=False,
-    fresh=True,
     holds=True,
     overrides=PATIENT,
 )
@@ -100,7 +98,6 @@ def test_stale_answer(cluster: Cluster) -> None:
     builds=VersionRange.parse(">=2.7.0"),
     judged=False,
     deviations=(COMMITTED_TRUNCATED,),
-    fresh=True,
     holds=True,
     overrides=PATIENT,
 )
@@ -175,7 +172,6 @@ def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
     plan="the leader's replica moves as its high watermark is about to rise: clients get the record",
     issue="KAFKA-9263",
     judged=False,
-    fresh=True,
     holds=True,
 )
 def test_swapped_before_high_watermark(cluster: Cluster) -> None:
@@ -210,7 +206,6 @@ def test_swapped_before_high_watermark(cluster: Cluster) -> None:
     issue="KAFKA-9672",
     modes=(Mode.ZK,),
     judged=False,
-    fresh=True,
     holds=True,
     brokers=4,
     overrides={"replica.lag.time.max.ms": "2000"},

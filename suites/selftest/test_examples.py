@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,14 @@ def example(readme: str, number: int = 0) -> str:
     return str(blocks[number])
 
 
-@pytest.mark.cluster
-def test_the_examples_run(tmp_path: Path) -> None:
-    """The case is valid, and its fault is proven and noticed."""
+HOLD = 1
+"""The example in faults/README.md of a hold."""
+
+
+def run_example(tmp_path: Path, text: str) -> dict[str, Any]:
+    """Run the one case of a file; returns its result."""
     file = tmp_path / "test_example.py"
-    file.write_text("\n\n".join([example("faults/README.md"), example("suites/README.md")]))
+    file.write_text(text)
     results = tmp_path / "results.json"
     options = ["-p", "no:cacheprovider", f"--json={results}", f"--runs-dir={tmp_path / 'runs'}", "--mode=kraft"]
     done = subprocess.run(
@@ -48,10 +52,25 @@ def test_the_examples_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     [case] = json.loads(results.read_text())["scenarios"]
+    assert isinstance(case, dict)
+    return case
+
+
+@pytest.mark.cluster
+def test_the_examples_run(tmp_path: Path) -> None:
+    """The case is valid, and its fault is proven and noticed."""
+    case = run_example(tmp_path, "\n\n".join([example("faults/README.md"), example("suites/README.md")]))
     assert (case["id"], case["verdict"]) == ("example/link-loop[kraft-link_loop]", "valid")
     [fault] = case["faults"]
     assert fault["proven"]
     assert fault["noticed_s"] is not None
+
+
+@pytest.mark.cluster
+def test_the_example_of_a_hold_runs(tmp_path: Path) -> None:
+    case = run_example(tmp_path, example("faults/README.md", HOLD))
+    assert (case["id"], case["verdict"]) == ("example/slow-flush[kraft]", "valid")
+    assert case["interference"] == [{"kind": "hold", "point": "rolled-segment-flushed", "reached": 1}]
 
 
 @pytest.mark.cluster
