@@ -33,8 +33,8 @@ def lead(partition: Partition, broker: Broker) -> None:
             # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
             elected = client.elect_leaders(ElectionType.PREFERRED, [TopicPartition(partition.topic, partition.index)])
             elected.result(timeouts.REQUEST_S)
-        except KafkaException as error:
-            raise NoAnswer(str(error)) from error
+        except (KafkaException, TimeoutError) as error:
+            raise NoAnswer(f"ElectLeaders: {error or 'no answer in time'}") from error
         return partition.describe(broker).leader == broker.id
 
     await_until(

@@ -23,8 +23,9 @@ from suites.races.leadership import lead
 from suites.scenario import scenario
 from suites.steps import SMALL_FETCHES, await_moved, begin_move, moves_held, write_untracked_records
 
-SWAPPED_S = 2.0
-"""A move of a megabyte takes less, if nothing holds it."""
+SWAPPED_S = 1.5
+"""A move of a megabyte takes less, if nothing holds it. On a crowded machine it is four times as long, which is still
+less than a hold may last."""
 
 
 @scenario(
@@ -49,12 +50,9 @@ def test_moved_before_throttle(cluster: Cluster) -> None:
         mover.stop()
         with injected(Held(cluster, mover, "configs-applied", by=mover.start)):
             swapped = comes_to_be((there.path / "orders-0").is_dir)
-        observe(
-            MOVED_BEFORE_THROTTLE,
-            cluster,
-            deviates=swapped,
-            seen=f"{there} has the replica before {mover} applied its configuration" if swapped else "the move waits",
-        )
+        if swapped:
+            seen = f"{there} has the replica before {mover} has applied its configuration"
+            observe(MOVED_BEFORE_THROTTLE, cluster, deviates=True, seen=seen)
         cluster.await_healthy()
     await_moved(orders[0], there)
 
@@ -139,7 +137,7 @@ def await_log_dir(broker: Broker, partition: Partition) -> LogDir:
 
 
 def comes_to_be(look: Callable[[], bool]) -> bool:
-    """Whether it comes to be within two seconds."""
+    """Whether it comes to be within :data:`SWAPPED_S`."""
     try:
         await_until(look, timeout_s=SWAPPED_S, what="the swap", poll_s=0.02)
     except AwaitTimeout:
