@@ -26,6 +26,8 @@ from harness.runner.subrun import run_beside
 LONGER_S = 1.0
 """How long threads are held once holds of :data:`~harness.runner.holding.DEFAULT_S` made nothing fail."""
 _BEST = 3
+_TO_CONFIRM = 0.25
+"""The share of the time that is kept for more runs with the best holds."""
 _NOTHING_ALIKE = re.compile(r"[\d./:\[\]-]+|'[^']*'")
 
 
@@ -80,12 +82,15 @@ class Pinning:
         :param times: how often the case runs without a hold, and with each of the best holds
         :raises HarnessError: the case could not be run with all points
         """
+        ends, now = self._until, time.monotonic()
+        self._until = ends - _TO_CONFIRM * max(0.0, ends - now)
         [before] = self._try([None], times)
         passed = self._passed(version, mode)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
         tried = self._try([HoldOption(point=point, where=where) for point, where in passed], 1)
         if not any(each.fails for each in tried):
             tried = self._try([HoldOption(point=point, where=where, for_s=LONGER_S) for point, where in passed], 1)
+        self._until = ends
         failing = [each.hold for each in tried if each.fails][:_BEST]
         best = max(self._try(failing, times), key=lambda each: each.fails / max(1, each.of), default=None)
         if best is not None and best.fails * before.of <= before.fails * best.of:
