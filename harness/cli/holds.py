@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.shared import RUN_DIR, note, out, say_other_build, settled
+from harness.cli.shared import RUN_DIR, case_again, note, out, say_other_build, seconds, settled
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
 from harness.runner.subrun import arguments_of
 
@@ -57,24 +58,18 @@ def points(kafka: str | None, check: bool) -> int:
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 16), help="Runs at once.")
 def pin(run_dir: Path, times: int, within: str, jobs: int) -> int:
     """Find the hold that makes a rare failure frequent, and print the command with it."""
-    from harness.cli.shared import seconds
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
     from harness.kafka.versions import KafkaVersion, Mode
-    from harness.runner.outside import selector_of
     from harness.runner.pinning import Pinning
 
     run = read_run_json(run_dir)
     if run.outcome is None or run.outcome.verdict != "invalid":
         verdict = "has no verdict" if run.outcome is None else f"is {run.outcome.verdict}"
         raise UsageError(f"{run_dir} {verdict}: only an invalid case can be pinned")
-    build = BuildOptions.of(run.kafka, run.mode)
-    say_other_build(run, build)
-    again = [
-        selector_of(run.case, run.file),
-        *arguments_of({"backend": run.backend, "seed": run.seed, **vars(build)}),
-        *([f"--schedule={run_dir / 'run.json'}"] if run.schedule else []),
-    ]
+    say_other_build(run, BuildOptions.of(run.kafka, run.mode))
+    selector, options = case_again(run, run_dir)
+    again = [selector, *arguments_of(options)]
     until = time.monotonic() + seconds(within)
     pinning = Pinning(again, run.outcome.reason, jobs=jobs, until=until, say=note)
     found = pinning.search(KafkaVersion.parse(run.kafka.version), Mode(run.mode), times)
@@ -83,5 +78,5 @@ def pin(run_dir: Path, times: int, within: str, jobs: int) -> int:
         return EXIT_INCONCLUSIVE
     before = f"without the hold in {found.before.fails} of {found.before.of}"
     note(f"it fails in {found.best.fails} of {found.best.of} runs, {before}")
-    click.echo(" ".join(["jbod run", *again, f"--hold={found.best.hold}"]))
+    click.echo(shlex.join(["jbod", "run", *again, f"--hold={found.best.hold}"]))
     return EXIT_VALID

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from harness.cli.shared import (
     WIDTH,
     Collector,
     GivenOption,
+    case_again,
     collect,
     fixed_cases,
     out,
@@ -153,18 +153,15 @@ def repro(run_dir: Path, repeat: str | None, **options: GivenOption) -> int:
     from harness.kafka.builds import BuildOptions
     from harness.runner import results
     from harness.runner.case import check_json_file
-    from harness.runner.outside import selector_of
     from harness.runner.subrun import repeat_apart
     from harness.runner.suite_kinds import is_random
 
     run = read_run_json(run_dir)
-    build = BuildOptions.of(run.kafka, run.mode)
-    again: dict[str, GivenOption] = {"backend": run.backend, "seed": str(run.seed), **vars(build)}
+    selector, again = case_again(run, run_dir)
     again["hold"] = tuple(run.holds)
-    selector = selector_of(run.case, run.file)
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
         raise UsageError(f"--repeat {repeat}: neither a number nor until-fail")
-    say_other_build(run, build)
+    say_other_build(run, BuildOptions.of(run.kafka, run.mode))
     served = run.served
     if served and not any(map(is_random, served)):  # the id of a random case does not name its schedule
         first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
@@ -172,9 +169,6 @@ def repro(run_dir: Path, repeat: str | None, **options: GivenOption) -> int:
             f"the recorded case ran on a cluster that had served {len(served)} other cases, and this run starts a new "
             f"cluster; to run those cases first: {first}"
         )
-    if run.schedule:
-        selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
-        again["schedule"] = str(run_dir / "run.json")
     if repeat is None:
         return _run((selector,), options | again)
     json_file = Path(name) if (name := text_of(options, "json")) else None

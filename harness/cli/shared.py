@@ -38,6 +38,20 @@ def text_of(options: Mapping[str, GivenOption], name: str) -> str | None:
     return value
 
 
+def case_again(run: RunRecord, run_dir: Path) -> tuple[str, dict[str, GivenOption]]:
+    """Return the selector and the options that run the case of a run folder again, without its holds."""
+    from harness.kafka.builds import BuildOptions
+    from harness.runner.outside import selector_of
+
+    options: dict[str, GivenOption] = {"backend": run.backend, "seed": str(run.seed)}
+    options |= vars(BuildOptions.of(run.kafka, run.mode))
+    selector = selector_of(run.case, run.file)
+    if run.schedule:
+        selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
+        options["schedule"] = str(run_dir / "run.json")
+    return selector, options
+
+
 # Without a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
 out = Console(width=WIDTH)

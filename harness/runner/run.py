@@ -83,8 +83,9 @@ class Run:
         self.lacks = backend_kind(self.backend).lacks
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-        self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
-        self.again += [f"--hold={each}" for each in get("--hold")]
+        self.again = arguments_of(
+            {**vars(build), "backend": self.backend, "seed": self.seed, "hold": (*get("--hold"),)}
+        )
         self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
         self.distributed: Sequence[DeclaredCase] | None = None
         program, *arguments = from_controller.get("mainargv", sys.argv)
@@ -197,7 +198,7 @@ class Run:
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:
         """Return the abilities that this machine lacks for a case, including those that every case needs."""
-        needs = declared.needs() | ({"javac"} if self.holds else set())
+        needs = declared.needs() | ({"javac"} if self.spec(declared).holds else set())
         found = (*self.lacks, *abilities(needs))
         return [each for each in found if (each.required or each.name in needs) and not each.present]
 

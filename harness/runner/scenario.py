@@ -85,9 +85,8 @@ class DeclaredCase:
         return ClusterSpec(mode=self.mode, backend=backend, **settings)
 
     def needs(self) -> set[str]:
-        """Return the names of the machine abilities that the scenario, its faults and its cluster need."""
-        of_faults = (name for value in self.parameters for name in getattr(value, "needs", ()))
-        return {*self.scenario.needs, *of_faults, *(("javac",) if self.spec("process").holds else ())}
+        """Return the names of the machine abilities that the scenario and its faults need."""
+        return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
         """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
