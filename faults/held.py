@@ -12,8 +12,7 @@ from typing import ClassVar
 from faults.base import Fault
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.holds import HeldThread, Hold, Who
-from harness.cluster.nodes.node import Node
+from harness.cluster.holds import Hold, Who
 from harness.cluster.spec import ClusterSettings
 from harness.errors import AwaitTimeout, FaultNotProven
 
@@ -26,8 +25,6 @@ class Held(Fault):
     """Holds threads that come to a point, from ``inject`` to ``undo``.
 
     ``inject`` returns when a thread is there. What brings it there is ``by``, or happens anyway.
-
-    :ivar thread: the first thread that is held; None before it is there
     """
 
     name = "held"
@@ -44,31 +41,21 @@ class Held(Fault):
         caller: str = "",
         skip: int = 0,
         by: Callable[[], object] = lambda: None,
-        node: Node | None = None,
     ) -> None:
         """Describe a hold; nothing happens before ``inject``. :class:`Who` explains the words.
 
-        :param broker: its node is the one that is held, unless ``node`` is another one, such as a controller
         :param point: the id of a point
         :param by: brings a thread to the point; the thread is awaited after it
         :raises BuildLacks: this build has no such point in this mode
         """
         super().__init__(broker)
-        self.thread: HeldThread | None = None
-        self._hold = Hold(
-            cluster, node or broker.node, point, Who(about=about, thread=of_thread, caller=caller, skip=skip)
-        )
+        self._hold = Hold(cluster, broker.node, point, Who(about=about, thread=of_thread, caller=caller, skip=skip))
         self._by = by
 
     @property
     def target(self) -> str:
         """The node and the point."""
         return str(self._hold)
-
-    @property
-    def node(self) -> str:
-        """The name of the node."""
-        return self._hold.node.spec.name
 
     def apply(self) -> None:
         """Give the order, and bring a thread to the point."""
@@ -81,11 +68,11 @@ class Held(Fault):
         :raises FaultNotProven: none came
         """
         try:
-            self.thread = self._hold.await_thread(THERE_S)
+            thread = self._hold.await_thread(THERE_S)
         except AwaitTimeout as error:
             raise FaultNotProven(str(error)) from error
-        frames = " < ".join(self.thread.stack[:_FRAMES])
-        return f"{self.thread.name} is held at {self._hold.point} ({self.thread.subject[:200]}): {frames}"
+        frames = " < ".join(thread.stack[:_FRAMES])
+        return f"{thread.name} is held at {self._hold.point} ({thread.subject[:200]}): {frames}"
 
     def revert(self) -> None:
         """Let the threads go on."""

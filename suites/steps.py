@@ -137,6 +137,23 @@ def one_partition_per_log_dir(cluster: Cluster) -> Topic:
     return orders
 
 
+def await_replica(broker: Broker, partition: Partition, timeout_s: float = timeouts.RECOVERY_S) -> LogDir:
+    """Wait until a broker has created its replica of a partition; returns the replica's log dir.
+
+    :raises PromiseBroken: it does not create it in time
+    """
+    log_dir = await_until(
+        lambda: broker.log_dir_of(partition.topic, partition.index),
+        timeout_s=timeout_s,
+        poll_s=0.01,
+        what=f"{broker} to create a replica of {partition}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    assert log_dir is not None
+    return log_dir
+
+
 def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
     """Run kafka-reassign-partitions with ``--execute``, and ``--verify`` until it reports that all is done.
 

@@ -20,31 +20,19 @@ from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import Reassignment
 from harness.kafka.versions import Mode
-from harness.timeouts import MOVE_S, RECOVERY_S
+from harness.timeouts import MOVE_S
 from harness.waiting import await_until
 from suites.checks import check_promised_or_known
 from suites.deviations import CLEAN_ELECTIONS_COUNTED, REVERSED_NEVER_ENDS
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, check_reassigning, reassign_by_request
+from suites.steps import await_no_reassignment, await_replica, check_reassigning, reassign_by_request
 
 ENDED = "it ends"
 IN_BOTH = "it does not end: the replica is in the ISR, and is both an adding and a removing replica"
 TOPICS = 5
 """The number of short-lived topics. Before 3.9, a broker reports log dirs 0.5 s after it has created its newest
 replica. So each topic delays the reports of the topics before it."""
-
-
-def await_replica(broker: Broker, topic: str) -> None:
-    """Wait until a broker has created its replica of a topic with one partition."""
-    await_until(
-        lambda: broker.log_dir_of(topic, 0),
-        timeout_s=RECOVERY_S,
-        poll_s=0.01,
-        what=f"{broker} to create a replica of {topic}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
 
 
 def check_all_reported(cluster: Cluster) -> None:
@@ -72,7 +60,7 @@ def test_deleted_before_reported(cluster: Cluster) -> None:
         topic = Topic(cluster, f"short-lived-{number}", 1)
         cluster.request_topics(NewTopic(name=topic.name, partitions=1, replicas=3))
         for broker in cluster.brokers:
-            await_replica(broker, topic.name)
+            await_replica(broker, topic[0])
         cluster.delete_topics(topic)
     check_all_reported(cluster)
 
@@ -91,7 +79,7 @@ def test_removed_before_reported(cluster: Cluster) -> None:
     first, second, _ = cluster.brokers
     orders = Topic(cluster, "orders", 1)
     cluster.request_topics(NewTopic(name=orders.name, assignment={0: [first.id]}))
-    await_replica(first, orders.name)
+    await_replica(first, orders[0])
     cluster.reassign(orders[0], [second])
     more = count()
 

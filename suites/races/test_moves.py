@@ -7,13 +7,10 @@ from collections.abc import Callable
 from faults.base import injected
 from faults.held import Held
 from faults.targets import follower_of, other_dir
-from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.log_dir import LogDir
-from harness.cluster.topic import Partition, Topic
-from harness.errors import AwaitTimeout, PromiseBroken
+from harness.cluster.topic import Topic
+from harness.errors import AwaitTimeout
 from harness.kafka.admin import NewTopic
-from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.timeouts import REQUEST_S
 from harness.waiting import await_until
@@ -21,7 +18,7 @@ from suites.deviations import MOVED_BEFORE_THROTTLE
 from suites.observing import observe
 from suites.races.leadership import lead
 from suites.scenario import scenario
-from suites.steps import SMALL_FETCHES, await_moved, begin_move, moves_held, write_untracked_records
+from suites.steps import SMALL_FETCHES, await_moved, await_replica, begin_move, moves_held, write_untracked_records
 
 SWAPPED_S = 1.5
 """A move of a megabyte takes less, if nothing holds it. On a crowded machine it is four times as long, which is still
@@ -73,7 +70,7 @@ def test_moves_while_assigned(cluster: Cluster) -> None:
     placed = NewTopic(name="orders", assignment={0: [leader.id, mover.id, third.id]})
     first_report = Held(cluster, mover, "assignments-sent", by=lambda: cluster.request_topics(placed))
     with injected(first_report):
-        here = await_log_dir(mover, orders[0])
+        here = await_replica(mover, orders[0], REQUEST_S)
         write_untracked_records(orders, 100)
         there = other_dir(here)
         copies = Held(cluster, mover, "move-reads", about="orders-0", by=lambda: orders[0].move_to(there))
@@ -120,20 +117,6 @@ def test_moved_again(cluster: Cluster) -> None:
         orders[0].move_to(here)
         orders[0].move_to(there)
     await_moved(orders[0], there)
-
-
-def await_log_dir(broker: Broker, partition: Partition) -> LogDir:
-    """Wait until the broker has created its replica; returns the log dir."""
-    log_dir = await_until(
-        lambda: broker.log_dir_of(partition.topic, partition.index),
-        timeout_s=REQUEST_S,
-        poll_s=0.01,
-        what=f"{broker} to create its replica of {partition}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-    assert log_dir is not None
-    return log_dir
 
 
 def comes_to_be(look: Callable[[], bool]) -> bool:

@@ -141,9 +141,8 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
             lead(orders[0], second)
             fetches = Held(cluster, victim, "follower-fetches", about="orders-0", by=truncates.undo)
             with injected(fetches):  # it has truncated, or not, and cannot fetch again what it has lost
-                killed = [BrokerKilled(second), BrokerKilled(third)]
-                for each in killed:
-                    each.inject()
+                for broker in (second, third):
+                    BrokerKilled(broker).inject()
     await_until(
         lambda: orders[0].describe(victim).leader,
         lambda leader: leader == victim.id,
