@@ -1,7 +1,7 @@
 """Controls: clusters on which something really goes wrong, so that the verdict must be ``invalid`` and name the kind.
 
-They show that the judge and the checks find real harm. ``suites/selftest/test_real_runs.py`` runs them, and fails if
-one comes out otherwise. The green twin of each is the same case without the harm, and must be ``valid``.
+They show that the judge and the checks find real harm. ``suites/selftest/test_controls_real.py`` runs them, and fails
+if one comes out otherwise. The green twin of each is the same case without the harm, and must be ``valid``.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ def test_the_terminal_is_closed(start: Start) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize(("moment", "last"), [("inject", "fault.injected"), ("heal", "fault.healing")])
+@pytest.mark.parametrize(
+    ("moment", "last"), [("inject", "fault.injected"), pytest.param("heal", "fault.healing", marks=pytest.mark.weekly)]
+)
 def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str, last: str) -> None:
     """``--pause-at`` waits for Enter while the fault is in force and the cluster is up; a verdict follows.
 
@@ -169,7 +171,7 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
     assert re.search(refusal, run.said.read_text())
 
 
-@pytest.mark.parametrize("words", ['"fault.injected"', '"drain.began"'])
+@pytest.mark.parametrize("words", ['"fault.injected"', pytest.param('"drain.began"', marks=pytest.mark.weekly)])
 def test_sparks_jvm_is_killed(start: Start, words: str) -> None:
     """The kernel kills it when memory is short: the case is an error that names Spark; the next case gets a new JVM."""
     run = start(*CASES)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.errors import EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
-from harness.kafka.versions import DEFAULT_BUILDS, Mode
+from harness.kafka.versions import CONFIRMED_BUILDS, DEFAULT_BUILDS, Mode
 from suites.selftest.processes import JBOD as COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,7 +243,9 @@ def test_the_canary_qualifies_against_the_default_build() -> None:
     assert newest == str(default)
 
 
-@pytest.mark.parametrize(("file", "command"), [("canary", "probe"), ("canary", "qualify"), ("mutants", "mutants")])
+@pytest.mark.parametrize(
+    ("file", "command"), [("canary", "probe"), ("canary", "qualify"), ("mutants", "mutants"), ("weekly", "points")]
+)
 def test_weekly_runs_use_options_that_there_are(file: str, command: str) -> None:
     text = (ROOT / ".github" / "workflows" / f"{file}.yml").read_text()
     called = re.search(rf"jbod {command}((?:[^\n]*\\\n)*[^\n]*)", text)
@@ -252,6 +254,13 @@ def test_weekly_runs_use_options_that_there_are(file: str, command: str) -> None
     told = subprocess.run([COMMAND, command, "--help"], capture_output=True, text=True, check=True).stdout
     assert options
     assert [option for option in options if option not in told] == []
+
+
+def test_points_are_made_on_every_build_with_confirmed_deviations() -> None:
+    text = (ROOT / ".github" / "workflows" / "weekly.yml").read_text()
+    assert {str(version) for of in CONFIRMED_BUILDS.values() for version in of} <= set(
+        re.findall(r'"(\d[\d.]+)"', text)
+    )
 
 
 def test_the_canary_shows_the_page_that_a_qualification_writes() -> None:

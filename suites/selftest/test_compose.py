@@ -333,6 +333,7 @@ def test_a_container_has_the_environment_of_a_process(described: container.Conta
     assert [service["environment"] for service in services.values()] == [wanted] * len(services)
 
 
+@pytest.mark.docker
 def test_the_files_are_read_as_compose_reads_them(described: container.ContainerBackend) -> None:
     if not ability("compose").present:
         pytest.skip(f"compose: {ability('compose').found} ({ability('compose').fix})")

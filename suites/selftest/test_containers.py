@@ -101,6 +101,7 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return open_folder
 
 
+@pytest.mark.docker
 def test_an_image_without_kafka(workspace: Path) -> None:
     """The error names the image, and not the engine."""
     if OWN_BASE not in images_here():
@@ -110,6 +111,7 @@ def test_an_image_without_kafka(workspace: Path) -> None:
     assert traces("image") == []
 
 
+@pytest.mark.docker
 def test_what_is_run_once_leaves_nothing(workspace: Path) -> None:
     """No container is left, and none of the anonymous volumes that the official image declares."""
     client, run = engine(), f"Test-{secrets.token_hex(3)}"
@@ -125,6 +127,7 @@ def test_what_is_run_once_leaves_nothing(workspace: Path) -> None:
         client.images.remove(image.id)
 
 
+@pytest.mark.docker
 @pytest.mark.parametrize("mode", Mode)
 def test_more_nodes_than_the_file_has(
     workspace: Path, tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +167,7 @@ def test_more_nodes_than_the_file_has(
         undo_log.close()
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", Mode)
 def test_by_hand(workspace: Path, mode: Mode) -> None:
@@ -211,6 +215,7 @@ def cluster(workspace: Path, tmp_path: Path) -> Iterator[Cluster]:
     assert not traces(cluster.undo_log.run_id)
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 def test_a_broker_in_a_container(cluster: Cluster) -> None:
     """It runs as the brokers' user, is reached on loopback only, and stops and starts as a process does."""
@@ -243,6 +248,7 @@ def test_a_broker_in_a_container(cluster: Cluster) -> None:
     assert node.exit_code() == -signal.SIGKILL
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 def test_a_broker_that_ends_by_itself_is_missed(cluster: Cluster) -> None:
     node = cluster.brokers[0].node
@@ -252,6 +258,7 @@ def test_a_broker_that_ends_by_itself_is_missed(cluster: Cluster) -> None:
         cluster.check_nodes()
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Path) -> None:
     run = f"doomed-{secrets.token_hex(3)}"
@@ -281,6 +288,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.docker
 def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
     """They end without another command. If the harness ends by itself, the watchdog container is removed, too."""
     image, run = images_here()[0], f"leashed-{secrets.token_hex(3)}"
@@ -303,6 +311,7 @@ def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
         remove_run(run)
 
 
+@pytest.mark.docker
 def test_a_watchdog_ends_with_its_run(workspace: Path) -> None:
     log = UndoLog(f"leashed-{secrets.token_hex(3)}")
     with start_watchdog(log.run_id) as held:
@@ -327,6 +336,7 @@ def cache_beside(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return beside
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cache_beside")
 def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Path) -> None:
@@ -383,6 +393,7 @@ def own_engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Own
         own.remove()
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp_path: Path) -> None:
     """dockerd is killed under load, while a log dir is full: the case is an error that names the engine.

@@ -217,6 +217,7 @@ def doctor(user: User) -> dict[str, dict[str, object]]:
     return {each["name"]: each for each in json.loads(done.stdout)["abilities"]}
 
 
+@pytest.mark.docker
 @pytest.mark.skipif(shutil.which("docker") is None, reason="without the docker command the doctor looks no further")
 @pytest.mark.parametrize("trouble", [missing, not_running, hanging, too_old])
 def test_the_doctor_knows_it(user: User, trouble: type) -> None:
@@ -244,6 +245,7 @@ def test_an_engine_that_may_not_be_talked_to(user: User) -> None:
 # --- a good engine without a good compose ---------------------------------------------------------------------------
 
 
+@pytest.mark.docker
 def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
     """The docker command has no compose plugin; the engine is a fake one that would do."""
     user.environment |= {"DOCKER_CONFIG": str(tmp_path)}
@@ -355,6 +357,7 @@ class Wire:
             end.close()
 
 
+@pytest.mark.docker
 @pytest.mark.parametrize("command", [UP, RUN], ids=" ".join)
 def test_an_engine_that_goes_away_half_way_through_a_cluster(
     user: User, command: tuple[str, ...], open_folder: Path
@@ -419,6 +422,7 @@ def small_engine(tmp_path: Path) -> Iterator[OwnEngine]:
         own.remove()
 
 
+@pytest.mark.docker
 def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, small_engine: OwnEngine) -> None:
     user.environment |= {"DOCKER_HOST": small_engine.address}
     done = user.jbod(*BUILD, "--base", "tiny:1")
@@ -446,6 +450,7 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
     user.assert_nothing_left()
 
 
+@pytest.mark.docker
 def test_nothing_begins_on_an_engine_without_room(user: User, small_engine: OwnEngine) -> None:
     require("compose")
     user.environment |= {"DOCKER_HOST": small_engine.address}

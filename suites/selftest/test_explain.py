@@ -1,4 +1,4 @@
-"""Stories of records, from made-up histories, journals and logs; test_real_runs.py has some from real clusters."""
+"""Stories of records, from made-up histories, journals and logs; test_controls_real.py has some from real clusters."""
 
 from __future__ import annotations
 

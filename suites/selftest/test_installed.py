@@ -151,6 +151,7 @@ def test_it_runs_and_reports_in_an_empty_folder(installed: Installed) -> None:
     assert installed.pages("reports/qualify") == {"index.html", "qualification.html", "cases/RUN.html"}
 
 
+@pytest.mark.docker
 @pytest.mark.cluster
 def test_it_runs_in_containers(installed: Installed) -> None:
     """It uses the installed compose files."""

@@ -1,6 +1,6 @@
 """The producer sessions of batches are read from a dump of segments, and may change a verdict.
 
-The dumps here are made up. ``control/new-epoch`` does the same with real segments (test_real_runs.py).
+The dumps here are made up. ``control/new-epoch`` does the same with real segments (test_controls_real.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Real runs on real brokers: a valid one, the same with a changed history, controls, and clean-up.
-
-These tests take longest, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
-"""
+"""Real runs on real brokers: a valid one, the same with a changed history, and clean-up."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from harness.checkers.judge import AT_ONCE, judge
 from harness.spark.session import SessionSource
 from harness.waiting import await_until
 from suites.selftest.planted_anomalies import PLANTS
-from suites.selftest.processes import HANG_S, JBOD, Result, Results, Running, marked, run
+from suites.selftest.processes import HANG_S, JBOD, Result, Running, marked, run
 
 pytestmark = pytest.mark.cluster
 
@@ -146,142 +143,6 @@ def test_check_judges_a_stored_run_again(green: Result, tmp_path: Path) -> None:
     done = subprocess.run([JBOD, "check", run_dir], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "produced" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def controls(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Run all live controls in both modes, two at once; returns the exit code, and each case's JSON by its id."""
-    folder = tmp_path_factory.mktemp("controls")
-    code, results = run(folder, "control", "--jobs=2")
-    assert len(list((folder / "allure-results").glob("*-result.json"))) == len(results)
-    return code, results
-
-
-def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
-    controls: Results,
-) -> None:
-    """A cluster is reused only after valid cases."""
-    served = {name: case.get("served", []) for name, case in controls[1].items()}
-    assert any(served.values())
-    assert {controls[1][each]["verdict"] for before in served.values() for each in before} == {"valid"}
-
-
-def test_red_controls_make_the_run_red(controls: Results) -> None:
-    assert controls[0] == 1
-
-
-def red_beside_its_twin(controls: Results, control: str, mode: str, word: str) -> Result:
-    """The JSON of a control, which is invalid; its twin without the harm is valid."""
-    red, green = (controls[1][f"control/{control}[{mode}-{which}]"] for which in (word, "green"))
-    assert green["verdict"] == "valid", green["reason"]
-    assert red["verdict"] == "invalid", red["reason"]
-    return red
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-@pytest.mark.parametrize(
-    ("control", "kind"),
-    [
-        ("unclean-election", "lost"),
-        ("paused-leader", "duplicated"),
-        ("not-enough-replicas", "reordered"),
-        ("deleted-records", "lost"),
-        ("flipped-byte", "corrupted"),
-        ("misattributed-aborts", "aborted_read"),
-        ("backdated-aborts", "hidden"),
-        ("power-cut-everywhere", "lost"),
-    ],
-)
-def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
-    controls: Results, control: str, kind: str, mode: str
-) -> None:
-    both = [controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green")]
-    if all(case["verdict"] == "skipped" for case in both):
-        pytest.skip(both[0]["reason"])
-    red = red_beside_its_twin(controls, control, mode, kind)
-    verdict = json.loads((Path(red["run_dir"]) / "verdict.json").read_text())
-    found = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == kind)
-    assert found["count"] > 0
-    assert {"producer", "seq", "topic", "partition", "offset"} <= set(found["examples"][0])
-
-
-def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
-    controls: Results, tmp_path: Path, judge_spark: SessionSource
-) -> None:
-    red_beside_its_twin(controls, "new-epoch", "kraft", "duplicated")
-    case = controls[1]["control/new-epoch[kraft-green]"]
-    run_dir = shutil.copytree(case["run_dir"], tmp_path / "run")
-    noted = judge(judge_spark, run_dir)
-    assert (noted.verdict, [anomaly.kind for anomaly in noted.anomalies]) == ("valid", ["resent"])
-    content = json.loads((run_dir / "run.json").read_text())
-    one_epoch = {
-        t: {p: [[*s[:3], 0] for s in of] for p, of in ps.items()} for t, ps in content["producer_sessions"].items()
-    }
-    for told in ({}, one_epoch):
-        (run_dir / "run.json").write_text(json.dumps(content | {"producer_sessions": told}))
-        doubled = judge(judge_spark, run_dir)
-        assert (doubled.verdict, [anomaly.kind for anomaly in doubled.anomalies]) == ("invalid", ["duplicated"])
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_replica_that_nobody_reads_is_compared_all_the_same(controls: Results, mode: str) -> None:
-    red = red_beside_its_twin(controls, "follower-differs", mode, "differs")
-    assert "the replicas of orders-0 are not the same" in red["reason"]
-    assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(controls: Results, mode: str) -> None:
-    red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
-    assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d logged: Stopping serving logs", red["reason"])
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_broker_that_ends_unmissed_is_told(controls: Results, mode: str) -> None:
-    red = red_beside_its_twin(controls, "broker-ends", mode, "unmissed")
-    assert "ended by itself with exit code 143" in red["reason"]
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_topic_that_dies_with_its_rack_is_told(controls: Results, mode: str) -> None:
-    red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
-    assert re.search(r"no leader: orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
-
-
-def told(controls: Results, case: str, kind: str) -> Result:
-    """The story of the first record of an anomaly's kind, from a control's run folder."""
-    stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]
-    found: Result = next(story for story in stories if kind in story["kinds"])
-    return found
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_lost_record_is_explained(controls: Results, mode: str) -> None:
-    story = told(controls, f"unclean-election[{mode}-lost]", "lost")
-    assert re.search(r"now on no replica, and p\d #\d+ is at \d+ on brokers", story["summary"]), story["summary"]
-    assert [replica["copies"] for replica in story["replicas"]] == [[], [], []]
-    timeline = [event["says"] for event in story["timeline"]]
-    acked, truncated = (
-        next(i for i, says in enumerate(timeline) if re.search(pattern, says))
-        for pattern in (
-            r"^acked at orders-0@\d+, when broker \d led in epoch 0",
-            r"Truncating partition orders-0 .* due to leader epoch",
-        )
-    )
-    killed = next(i for i, says in enumerate(timeline) if re.match(r"broker-\d is killed", says))
-    # The client may get an ack from a broker that is dead by then.
-    assert max(acked, killed) < truncated
-
-
-@pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(controls: Results, mode: str) -> None:
-    deleted = told(controls, f"deleted-records[{mode}-lost]", "lost")
-    assert all(replica["copies"] and replica["log_start"] == 50 for replica in deleted["replicas"])
-    assert "does not count: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
-    spoilt = told(controls, f"flipped-byte[{mode}-corrupted]", "corrupted")
-    fits = sorted(copy["crc_fits"] for replica in spoilt["replicas"] for copy in replica["copies"])
-    assert fits == [False, True, True]
-    assert re.search(r"with a wrong checksum on broker \d$", spoilt["summary"]), spoilt["summary"]
 
 
 def rows_in(table: Path) -> int:
