@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,28 @@ def test_a_try_that_fails_in_whatever_way_is_a_lack() -> None:
     missing = probing._try(dependency, Mode.ZK, broken)
     assert (missing.state, missing.seen) == ("missing", "KeyError: 'replicas'")
     assert probing._try(dependency, Mode.ZK, lambda: "3 log dirs").state == "works"
+
+
+@pytest.mark.parametrize(
+    ("states", "seen"),
+    [
+        (["works"], "here"),
+        (["missing", "works"], "here (at the second try)"),
+        (["missing", "missing"], "here"),
+        (["missing", None], "here"),
+    ],
+    ids=["works", "works later", "missing", "no second cluster"],
+)
+def test_what_is_missing_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch, states: list[State | None], seen: str
+) -> None:
+    """A dependency is missing unless it works on another cluster; one that does not start takes nothing back."""
+    tries = [([replace(found("tool-cluster", each), seen="here")], None) if each else ([], "why") for each in states]
+    last = next(each for each in reversed(states) if each)
+    monkeypatch.setattr(probing, "_on_a_cluster", lambda *_: tries.pop(0))
+    came = probing.probe(Builds.choose(BuildOptions(kafka=str(DEFAULT_BUILDS[Mode.KRAFT]))), print)
+    assert [(each.state, each.seen) for each in came.found] == [(last, seen)]
+    assert (came.causes, tries) == ({}, [])
 
 
 # --- the use of its JSON --------------------------------------------------------------------------------------------
