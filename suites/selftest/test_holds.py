@@ -176,3 +176,15 @@ def test_a_point_that_the_build_lacks_is_named_and_left_out(tmp_path: Path) -> N
     build = with_points(from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir()), Mode.KRAFT, points=points)
     assert missing_points(build) == {"nowhere": "kafka.cluster.Partition has no method noSuchMethod"}
     assert build.class_path[0].is_file()
+
+
+def test_without_the_point_that_loads_the_holds_there_is_none(tmp_path: Path) -> None:
+    """A node would answer no hold until it comes to a point."""
+    (tmp_path / "process-begins.toml").write_text(
+        'meaning = "The process begins"\nsubject = "nothing"\n'
+        '[[change]]\nclass = "kafka.Kafka"\nmethod = "noSuchMethod"\nbefore = "{ HOLD(null); }"\n'
+    )
+    points = {"isr-change-sent": read_points()["isr-change-sent"], **read_points(tmp_path)}
+    build = with_points(from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir()), Mode.KRAFT, points=points)
+    why = "kafka.Kafka has no method noSuchMethod"
+    assert missing_points(build) == {"process-begins": why, "isr-change-sent": f"needs process-begins: {why}"}

@@ -31,6 +31,8 @@ HOLDS = "holds"
 """The name of the folder of a node's holds, in its own folder."""
 HOLDS_OPTION = "-Djbod.holds={home}/" + HOLDS
 """JVM option with the folder of a node's holds; ``{home}`` stands for the node's own folder."""
+_LOADS = "process-begins"
+"""The point that loads ``jbod.Holds``. Without it, a node sees no hold until a thread comes to another point."""
 _JAR = "0-jbod-points.jar"
 _MISSING = "missing.json"
 _HOLD = re.compile(r"\bHOLD\((.*?)\);")
@@ -118,13 +120,16 @@ def missing_points(distribution: Distribution) -> Mapping[str, str]:
 def _try_each(
     distribution: Distribution, changes: Mapping[str, Sequence[Change]], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Make each point alone; return why those can't be made that can't."""
+    """Make each point alone; return why some can't be made. Without the point that loads the holds, none can."""
     with scratch("points") as folder:
         orders = [
             Order(id=id, changes=tuple(of), jar=folder / f"{id}.jar", kind="points") for id, of in changes.items()
         ]
         answers = make_jars(distribution.class_path, orders, say)
-        return {order.id: answers[order.jar] for order in orders if answers[order.jar]}
+    missing = {order.id: problem for order in orders if (problem := answers[order.jar])}
+    if _LOADS in missing:
+        return dict.fromkeys(changes, f"needs {_LOADS}: {missing[_LOADS]}") | {_LOADS: missing[_LOADS]}
+    return missing
 
 
 def _with_id(id: str, change: Change) -> Change:

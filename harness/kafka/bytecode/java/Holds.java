@@ -24,11 +24,11 @@ import java.util.concurrent.atomic.AtomicInteger;
  *
  * <p>The system property {@code jbod.holds} names the folder, which may appear later. A file {@code NAME.hold} in it is
  * a hold, written as properties: {@code point}, {@code about} (words that the point's subject must contain, such as a
- * partition), {@code thread} (text that the thread's name must contain), {@code caller} (text that a frame of its stack must contain), {@code skip} (threads that pass first), {@code
- * threads} (how many are held) and {@code limit_ms}. The answers lie beside it: {@code NAME.armed} once this process
- * knows it, {@code NAME.K.there} with the stack when thread K is held, {@code NAME.K.over} with the reason and the
- * milliseconds when it goes on. Threads go on when the file or the folder goes, when the limit is over, and when they
- * are interrupted.
+ * partition), {@code thread} (text that the thread's name must contain), {@code caller} (text that a frame of its stack
+ * must contain), {@code skip} (threads that pass first), {@code threads} (how many are held) and {@code limit_ms}. The
+ * answers lie beside it: {@code NAME.armed} once this process knows it, {@code NAME.K.there} with the stack when thread
+ * K is held, {@code NAME.K.over} with the reason and the milliseconds when it goes on. Threads go on when the file or
+ * the folder goes, when the limit is over, and when they are interrupted.
  */
 public final class Holds {
     private static final long EACH_MS = 10;
