@@ -129,7 +129,7 @@ class Cluster(ClusterLifecycle):
 
     def _was_created(self, topic: str, since: datetime) -> bool:
         """Whether a KRaft controller has logged since then that it created the topic."""
-        return any(node.log.first(topic_created_pattern(topic), since=since) is not None for node in self._nodes())
+        return any(node.log.first(topic_created_pattern(topic), since=since) is not None for node in self.nodes)
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Increase the number of partitions of topics to these totals, and wait as :meth:`create_topics` does.

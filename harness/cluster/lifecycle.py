@@ -76,12 +76,14 @@ class ClusterLifecycle:
             main_class=self._main_class,
         )
 
-    def _nodes(self) -> list[Node]:
+    @property
+    def nodes(self) -> list[Node]:
+        """ZooKeeper or the controllers, then the brokers."""
         return [*self.quorum_nodes, *(broker.node for broker in self.brokers)]
 
     def _make_watchers(self) -> None:
         self._watcher, self._mbean_watcher = Watcher(self.brokers, self.journal), MBeanWatcher(self.journal)
-        for node in self._nodes():
+        for node in self.nodes:
             self._watch_mbeans(node)
 
     def _watch_mbeans(self, node: Node) -> None:
@@ -140,7 +142,7 @@ class ClusterLifecycle:
             self.brokers[0].node.make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
-        self._backend.start(self._nodes())
+        self._backend.start(self.nodes)
 
     def _volumes(self) -> list[Volume]:
         return [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
@@ -179,7 +181,7 @@ class ClusterLifecycle:
         self._context.record_dir = record_dir
         for broker in self.brokers:
             broker.journal = journal
-        for node in self._nodes():
+        for node in self.nodes:
             node.switch_logs()
 
     def reset_configs(self) -> None:
@@ -203,10 +205,10 @@ class ClusterLifecycle:
         """One phrase for each difference from the cluster's start: nodes, brokers, entries of the undo log."""
         found = [
             f"{node.spec.name} does not run with its original settings"
-            for node in self._nodes()
+            for node in self.nodes
             if not node.is_unchanged()
         ]
-        found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
+        found += [f"{node.spec.name} does not run" for node in self.nodes if not node.is_alive() or node.is_paused()]
         if self._brokers_changed:
             found.append("brokers were added or removed")
         if due := self.undo_log.due() ^ self._undo_entries:
@@ -238,7 +240,7 @@ class ClusterLifecycle:
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
             failure=OwnPart(self, "let every broker register, and have an active controller").undone,
-            hint=lambda: "; ".join(f"{node.spec.name} logged last: {node.log.tail(1)}" for node in self._nodes()),
+            hint=lambda: "; ".join(f"{node.spec.name} logged last: {node.log.tail(1)}" for node in self.nodes),
         )
 
     def _dirs(self, broker: Broker) -> tuple[Path, ...]:
@@ -295,7 +297,7 @@ class ClusterLifecycle:
 
     def journal_unexpected_ends(self) -> None:
         """Record in the journal which nodes ended by themselves, for scenarios that did not check."""
-        for node in self._nodes():
+        for node in self.nodes:
             node.journal_unexpected_end()
 
     def check_watched(self) -> None:
@@ -322,8 +324,8 @@ class ClusterLifecycle:
                 node.kill()
 
         try:
-            with ThreadPoolExecutor(max_workers=len(self._nodes())) as pool:
-                list(pool.map(kill, self._nodes()))
+            with ThreadPoolExecutor(max_workers=len(self.nodes)) as pool:
+                list(pool.map(kill, self.nodes))
         finally:
             try:
                 self.undo_log.close()

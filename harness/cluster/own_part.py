@@ -92,7 +92,7 @@ class OwnPart:
 
     def _idle(self) -> list[str]:
         """One phrase for each node that cannot do its part: the harness stopped it, or it is suspended."""
-        nodes = (*self._cluster.quorum_nodes, *(broker.node for broker in self._cluster.brokers))
+        nodes = self._cluster.nodes
         found = [f"{node.spec.name} does not run" for node in nodes if not node.is_alive()]
         return found + [f"{node.spec.name} is suspended" for node in nodes if node.is_paused()]
 

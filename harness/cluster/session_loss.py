@@ -67,7 +67,7 @@ def lost_session(cluster: ClusterLifecycle, but: Collection[int], since: datetim
     for broker in cluster.brokers:
         if broker.id not in but and (line := broker.log.first(_EXPIRED, since=since)):
             return LostSession(text=f"{broker} lost its session: {line.text.strip()[:300]}", at=line.at, held=held)
-    for node in (*cluster.quorum_nodes, *(broker.node for broker in cluster.brokers)):
+    for node in cluster.nodes:
         for line in node.log.lines(since=since):
             if (fenced := re.search(FENCED, line.text)) and int(fenced[1]) not in but:
                 text = f"broker {fenced[1]} lost its session: {line.text.strip()[:300]}"

@@ -138,7 +138,7 @@ def told(shape: str, backend: str) -> Mapping[str, Settings]:
         )
         cluster = Cluster(context, jvm_options=())
         try:
-            return {node.spec.name: _laid_down(cluster, context, node) for node in cluster._nodes()}
+            return {node.spec.name: _laid_down(cluster, context, node) for node in cluster.nodes}
         finally:
             cluster.stop()
 
@@ -154,7 +154,7 @@ def _laid_down(cluster: Cluster, context: ClusterContext, node: Node) -> Setting
         str(cache_dir() / "jolokia-2.6.0"): "DIR",  # a container gets a link to it
         "198.18.7.": "NETWORK.",
     }
-    for other in cluster._nodes():
+    for other in cluster.nodes:
         name = other.spec.name
         purposes = (SERVICE, AGENT) if name != "zookeeper" else (SERVICE,)
         ends = {purpose: backend.endpoint(name, purpose) for purpose in purposes}
