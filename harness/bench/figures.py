@@ -18,6 +18,7 @@ class Part(StrEnum):
     SUITE = "suite"
     PAIR = "pair"
     STARTS = "starts"
+    HOLDS = "holds"
     JUDGE = "judge"
     ALL_SUITES = "all-suites"
 

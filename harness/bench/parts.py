@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.bench.figures import Figure, LoadWatch, Measured, Part, at_least, at_most
+from harness.bench.holds import measure_holds
 from harness.bench.judging import measure_judge
 from harness.bench.start import LIMIT, Starts, compare_starts
 from harness.bench.suite_speed import ALL_GOALS, PARITY, PARITY_GOALS, SpeedGoals, measure_suites
@@ -40,7 +41,7 @@ class Plan:
     """What to measure.
 
     :ivar parts: in this order
-    :ivar rounds: how often clients and cluster starts are compared; 0: not at all
+    :ivar rounds: how often clients, cluster starts and clusters with points are compared; 0: not at all
     :ivar pair_records: how many records the clients send in each round
     :ivar judge_records: records of each history that is judged besides a usual one
     :ivar build_arguments: the command-line options of the build; with any, a run of suites has no goals, because they
@@ -89,6 +90,11 @@ def _measure(part: Part, builds: Builds, plan: Plan, scratch: Path, say: Say) ->
             return _measure_pair(builds, scratch, plan, say) if plan.rounds else Measured()
         case Part.STARTS:
             return _measure_starts(builds, scratch, plan, say) if plan.rounds else Measured()
+        case Part.HOLDS:
+            mode = builds.modes()[-1]
+            of_mode = builds.of(mode, say)
+            records = plan.pair_records
+            return measure_holds(of_mode, mode, scratch, plan.rounds, records, say) if plan.rounds else Measured()
 
 
 def _prepare(builds: Builds, say: Say) -> None:

@@ -33,14 +33,14 @@ _COLORS = {"reached": "green", "missed": "bold red", "skipped": "yellow", "not s
     default=3,
     show_default=True,
     type=click.IntRange(0, 20),
-    help="Rounds of clients and of starts; 0: none.",
+    help="Rounds of clients, of starts and of clusters with points; 0: none.",
 )
 @click.option(
     "--pair-records",
     default=200_000,
     show_default=True,
     type=click.IntRange(1000),
-    help="Records of the pair in each round.",
+    help="Records of the clients in each round.",
 )
 @click.option(
     "--records",

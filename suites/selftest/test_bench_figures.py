@@ -8,9 +8,11 @@ from typing import NoReturn
 
 import pytest
 
-from harness.bench import judging
+from harness.bench import holds, judging
 from harness.bench.figures import Figure, LoadWatch, Part, at_least, at_most, exit_code, tally
 from harness.bench.histories import Load, generate
+from harness.bench.holds import ClusterCost, hold_figures, measure_holds
+from harness.bench.holds import Round as HoldRound
 from harness.bench.in_duckdb import QUERIES, find
 from harness.bench.judging import WITHOUT_DUCKDB, Judged, duckdb_seconds, measure_judge
 from harness.bench.parts import pair_figures
@@ -18,9 +20,12 @@ from harness.bench.suite_speed import PARITY_GOALS, SpeedGoals, SuiteRun
 from harness.bench.throughput import Round
 from harness.checkers.judge import judge
 from harness.cli.measure_harness import tell_figures
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, HarnessError
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, EnvironmentLacks, HarnessError
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Mode
 from harness.runner.case_result import CaseResult
 from suites.selftest.case_results import case_result
+from suites.selftest.fakes import fake_distribution
 from suites.selftest.histories import anomaly_counts
 from suites.selftest.planted_anomalies import PLANTS
 
@@ -146,3 +151,55 @@ def test_anomalies_that_duckdb_finds_are_an_error_of_the_bench(tmp_path: Path) -
     generate(tmp_path / "run", Load(records=12_000, lost_one_in=100))
     with pytest.raises(HarnessError, match=r'in a history without any: \{"lost": 120,'):
         duckdb_seconds(tmp_path / "run")
+
+
+def test_a_cluster_with_points_is_compared_round_by_round() -> None:
+    plain = ClusterCost(start_s=4.0, start_cpu_s=8.0, records_cpu_s=2.0)
+    rounds = [
+        HoldRound(without=plain, with_points=replace(plain, start_s=start_s, records_cpu_s=cpu_s))
+        for start_s, cpu_s in ((4.2, 2.0), (4.0, 3.0), (9.0, 2.5))
+    ]
+    found = hold_figures(rounds, LoadWatch())
+    assert [(each.value, each.state) for each in found.figures] == [
+        (1.05, "reached"),
+        (1.0, "reached"),
+        (1.25, "missed"),
+    ]
+    written = found.details["holds"]
+    assert isinstance(written, dict)
+    assert written["rounds"][0]["without"] == {"start_s": 4.0, "start_cpu_s": 8.0, "records_cpu_s": 2.0}
+
+
+def test_both_clusters_of_a_round_get_the_plain_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster with ``holds`` adds the points by itself; to a build that has them it would add them again."""
+    given: list[tuple[str, bool]] = []
+
+    def cost(build: Distribution, points: bool, *_: object) -> ClusterCost:
+        given.append((build.sha256, points))
+        return ClusterCost(start_s=1.0, start_cpu_s=1.0, records_cpu_s=1.0)
+
+    plain = fake_distribution()
+    monkeypatch.setattr(holds, "with_points", lambda build, *_: replace(build, sha256="pointed"))
+    monkeypatch.setattr(holds, "missing_points", lambda _: {})
+    monkeypatch.setattr(holds, "prepare_fast_starts", lambda *_: True)
+    monkeypatch.setattr(holds, "_cost", cost)
+    measure_holds(plain, Mode.KRAFT, tmp_path, 2, 1, lambda _: None)
+    assert given == [("", False), ("", True), ("", True), ("", False)]
+
+
+@pytest.mark.parametrize("lacks", ["no JDK", "points", "fast starts"])
+def test_clusters_that_cannot_be_compared_are_a_skipped_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    def pointed(build: Distribution, *_: object) -> Distribution:
+        if lacks == "no JDK":
+            raise EnvironmentLacks("there is no JDK")
+        return build
+
+    fast = iter([True, lacks != "fast starts"])
+    monkeypatch.setattr(holds, "with_points", pointed)
+    monkeypatch.setattr(holds, "missing_points", lambda _: {"a": "why"} if lacks == "points" else {})
+    monkeypatch.setattr(holds, "prepare_fast_starts", lambda *_: next(fast))
+    figures = measure_holds(fake_distribution(), Mode.KRAFT, tmp_path, 1, 1, lambda _: None).figures
+    assert [each.state for each in figures] == ["skipped"] * 3
+    assert all(lacks in each.why for each in figures)
