@@ -15,15 +15,11 @@ from pathlib import Path
 
 from harness.events import Event, FaultInjecting
 from harness.kafka.broker_log import BrokerLog
+from harness.measure.line_kinds import kind_of
 from harness.measure.node_failures import beginning, node_failures
 
 KEPT = 20
 """How many groups are kept, rare ones first: an error that was logged hundreds of times is seldom the cause."""
-_VARYING = (
-    (re.compile(r"(?<![\w.])/\S+"), "…"),
-    (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "ID"),
-    (re.compile(r"\d+"), "N"),
-)
 
 
 @dataclass(kw_only=True)
@@ -59,15 +55,8 @@ def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
                 continue
             text = beginning(line)
             new = ErrorGroup(count=0, nodes=[], at=line.at.isoformat(), line=text)
-            group = groups.setdefault(_kind(text), new)
+            group = groups.setdefault(kind_of(text), new)
             group.count += 1
             if node not in group.nodes:
                 group.nodes.append(node)
     return sorted(groups.values(), key=lambda group: group.count)[:KEPT]
-
-
-def _kind(line: str) -> str:
-    """Return the line with paths, ids and numbers replaced, so that lines of one kind are equal."""
-    for pattern, by in _VARYING:
-        line = pattern.sub(by, line)
-    return line

@@ -1,7 +1,7 @@
 """Decides the verdict of a case from everything that happened in it.
 
 Reasons against a case come from the errors of its phases, the judge, the floors of its load, the proofs of its faults,
-and its nodes: one that ended by itself, or a failure in its log. The worst one wins
+and its nodes: one that ended by itself, or a failure or a flood in its log. The worst one wins
 (:data:`harness.errors.EXIT_PRECEDENCE`). A scenario cannot hide a reason: the judge's verdict and an unproven fault
 count even if the scenario ignores or catches them. A case is *valid* if the scenario ran to its end, was judged, and
 there is no reason against it.
@@ -37,6 +37,7 @@ from harness.events import (
     NodeEndedByItself,
 )
 from harness.measure.discarded_logs import discarded_logs
+from harness.measure.log_floods import log_floods
 from harness.measure.node_failures import node_failures
 from harness.runner.case import Case, Outcome
 from harness.runner.deviation import Deviation, NotedDeviation, State
@@ -84,9 +85,9 @@ def conclude(
     """
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
     if case_log.called and case is not None:
-        reasons += [*_unexpected_ends(case), *_unsettled(case), *_discarded_logs(case)]
+        reasons += [*_unexpected_ends(case), *_unsettled(case)]
     if case is not None:
-        reasons += _node_failures(case)
+        reasons += _logged(case, deviations, called=case_log.called)
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped
@@ -215,28 +216,47 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 
+def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
+    """Yield what the nodes' logs show: replicas thrown away though their log dirs were good, failures, and floods.
+
+    Replicas that were thrown away count only if the scenario ran to its end. A log that cannot be read is an error of
+    the case.
+    """
+    try:
+        if called:
+            yield from ((EXIT_INVALID, str(each)) for each in discarded_logs(case.journal.events, case.run_dir))
+        yield from _node_failures(case)
+        yield from _log_floods(case, declared, called=called)
+    except OSError as error:
+        yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
+
+
 def _node_failures(case: Case) -> Iterator[tuple[int, str]]:
     """Yield the failures in the nodes' logs. Kafka is to blame, unless the error has a cause outside Kafka.
 
-    A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything. A
-    log that cannot be read is an error of the case.
+    A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything.
     """
+    for failure in node_failures(case.journal.events, case.run_dir):
+        yield _blamed(case, str(failure), failure.lines[0].text)
+
+
+def _log_floods(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
+    """Yield the floods in the nodes' logs, except lines that a declared deviation explains, if the case showed it.
+
+    A scenario that did not run to its end may not have come to the check that shows the deviation.
+    """
+    seen = {each.actual for each in deviations_of(case, declared) if each.state == "seen"}
+    known = [each.floods for each in declared if each.floods and (not called or each.actual in seen)]
+    for flood in log_floods(case.run_dir, known):
+        is_kafka = flood.node != "zookeeper"
+        yield _blamed(case, str(flood), flood.line) if is_kafka else (EXIT_HARNESS, str(flood))
+
+
+def _blamed(case: Case, what: str, text: str) -> tuple[int, str]:
+    """Return the reason with its code: Kafka is to blame unless the logged text has a cause outside Kafka."""
     own_build = case.extra.get("kafka", {}).get("source") == "home"
-    try:
-        for failure in node_failures(case.journal.events, case.run_dir):
-            text = failure.lines[0].text
-            cause = cause_in_environment(None, text, may_be_full=True, starting=False, own_build=own_build)
-            yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{failure}{f' ({cause})' if cause else ''}"
-    except OSError as error:
-        yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
-
-
-def _discarded_logs(case: Case) -> Iterator[tuple[int, str]]:
-    """Yield the replicas that restarted brokers threw away though their log dirs were good."""
-    try:
-        yield from ((EXIT_INVALID, str(each)) for each in discarded_logs(case.journal.events, case.run_dir))
-    except OSError as error:
-        yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
+    cause = cause_in_environment(None, text, may_be_full=True, starting=False, own_build=own_build)
+    return EXIT_INVALID if cause is None else EXIT_HARNESS, f"{what}{f' ({cause})' if cause else ''}"
 
 
 def _unsettled(case: Case) -> Iterator[tuple[int, str]]:

@@ -74,6 +74,8 @@ class Deviation:
     pollutes: bool = True
     """Whether the deviation may change a broker for good, so that its cluster cannot be reused. False if it only shows
     in a response, a figure or a choice."""
+    floods: str = ""
+    """A pattern of the lines that it floods a log with (:mod:`harness.measure.log_floods`); empty if it does not."""
     confirmed: tuple[KafkaVersion, ...] = ()
     """The newest release of each line on which it was confirmed, if other than :data:`CONFIRMED_BUILDS` of the mode."""
 

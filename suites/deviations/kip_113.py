@@ -135,6 +135,7 @@ EPOCHS_LEFT_BEHIND = Deviation(
     issue="KAFKA-20961",
     builds=VersionRange.parse(">=2.7.0"),
     pollutes=False,  # the next record gives the log a later epoch
+    floods=r"^\[ReplicaFetcher [^]]*\] (Current offset \d+|Reset fetch offset) for partition orders-0 ",
 )
 
 LARGE_RECORD_NOT_COPIED = Deviation(
