@@ -109,6 +109,7 @@ class ExpectedState:
         self.updated_since_start: dict[int, set[Key]] = {}
         self._starting: set[int] = set()
         self.slow: set[int] = set()
+        self._fast_again_at: dict[int, datetime] = {}
         self._places: dict[ReplicaKey, LogDir] = {}
         self._future_replicas: dict[ReplicaKey, LogDir] = {}
         self._held_since: dict[ReplicaKey, datetime] = {}
@@ -353,6 +354,11 @@ class ExpectedState:
     def disk_fast_again(self, broker: Broker) -> None:
         """The disk is as fast as before: the broker answers again."""
         self.slow.discard(broker.id)
+        self._fast_again_at[broker.id] = now()
+
+    def _slow_since(self, since: datetime) -> set[int]:
+        """The ids of the brokers that have had a slow disk since then, or for some time since then."""
+        return self.slow | {id for id, at in self._fast_again_at.items() if at >= since}
 
     def broker_gone(self, *brokers: Broker) -> None:
         """Brokers were killed, stopped or paused, one after another: all their replicas go offline."""

@@ -217,8 +217,8 @@ class StateCheck(ExpectedState):
     def _check_isrs_stayed(self) -> None:
         """The cluster's watcher saw no replica leave the ISR that had to stay in it since the last agreement.
 
-        A replica has to stay while nothing happens to its broker. A broker may show the watcher an older ISR for a
-        moment.
+        A replica has to stay while nothing happens to its broker, and while the leader's disk is not slow: a follower
+        waits for what the leader reads. A broker may show the watcher an older ISR for a moment.
 
         :raises PromiseBroken: it saw an ISR without the replica
         :raises Inconclusive: it saw one, and a broker that the scenario left alone had lost its session on a busy
@@ -227,6 +227,8 @@ class StateCheck(ExpectedState):
         for event in self.cluster.journal.of(PartitionChanged):
             in_sync = self._in_sync.get(event.key)
             if in_sync is None or event.at <= in_sync.at + _LAG or event.leader_epoch < in_sync.epoch:
+                continue
+            if event.leader in self._slow_since(in_sync.at):
                 continue
             left = in_sync.isr - set(event.isr)
             if left and (left := left - self._touched(in_sync.at)):

@@ -360,6 +360,10 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
         (lambda state, journal: journal.write("node.paused", node="broker-2"), ("u", [1, 3], 1), 3, False),
         (lambda state, journal: journal.write("node.started", node="broker-3"), ("u", [1, 3], 1), 3, True),
         (lambda state, journal: inject(journal, 2), ("u", [1, 3], 1), 3, False),
+        (lambda state, journal: inject(journal, 1), ("u", [1, 3], 1), 3, True),  # the leader's broker is another one
+        (lambda state, journal: state.disk_slow(BROKERS[1]), ("u", [1, 3], 1), 3, False),  # unless its disk is slow
+        (lambda state, journal: slow_for_a_while(state, BROKERS[1]), ("u", [1, 3], 1), 3, False),
+        (lambda state, journal: slow_for_a_while(state, BROKERS[3]), ("u", [1, 3], 1), 3, True),
     ],
 )
 def test_a_replica_that_nothing_happened_to_stays_in_the_isr(
@@ -385,6 +389,12 @@ def test_a_replica_that_nothing_happened_to_stays_in_the_isr(
         lost.append(LOST)
         with pytest.raises(Inconclusive, match="controller-100 had been disturbed: broker 2 lost its session"):
             state._check_isrs_stayed()
+
+
+def slow_for_a_while(state: StateCheck, broker: Broker) -> None:
+    """A disk of a broker was slow."""
+    state.disk_slow(broker)
+    state.disk_fast_again(broker)
 
 
 def inject(journal: Journal, broker: int) -> None:
