@@ -5,6 +5,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 import javassist.CannotCompileException;
 import javassist.CtBehavior;
 import javassist.bytecode.BadBytecode;
@@ -12,22 +13,24 @@ import javassist.expr.ExprEditor;
 import javassist.expr.MethodCall;
 import javassist.expr.NewExpr;
 
-/** Applies one change of a mutant to a method. */
+/** Applies one change to a method. */
 final class Change {
     private static final String REACHED = "jbod.Mutant.reached();";
-    private static final String POINT = "jbod.Holds.at(";
 
     private Change() {}
 
-    static void apply(CtBehavior method, Map<String, String> change) throws CannotCompileException, BadBytecode {
+    /** With {@code counts}, source also counts that it was reached: a mutant's does harm, a point's does none. */
+    static void apply(CtBehavior method, Map<String, String> change, boolean counts)
+            throws CannotCompileException, BadBytecode {
+        UnaryOperator<String> source = counts ? Change::counted : UnaryOperator.identity();
         if (change.containsKey("body")) {
-            method.setBody(counted(change.get("body")));
+            method.setBody(source.apply(change.get("body")));
         } else if (change.containsKey("before")) {
-            method.insertBefore(counted(change.get("before")));
+            method.insertBefore(source.apply(change.get("before")));
         } else if (change.containsKey("after")) {
-            method.insertAfter(counted(change.get("after")));
+            method.insertAfter(source.apply(change.get("after")));
         } else if (change.containsKey("call")) {
-            replaceCalls(method, change.get("call"), change.get("nth"), counted(change.get("with")));
+            replaceCalls(method, change.get("call"), change.get("nth"), source.apply(change.get("with")));
         } else if (change.containsKey("branch")) {
             Bytecode.changeBranch(method.getMethodInfo(), Integer.parseInt(change.get("branch")), change.get("to"));
         } else if (change.containsKey("sum")) {
@@ -37,12 +40,9 @@ final class Change {
         }
     }
 
-    /**
-     * The source with a call that counts it. Source that counts for itself, as only a branch of it does harm, stays, and
-     * so does a point, which does none.
-     */
+    /** The source with a call that counts it. Source that counts for itself, as only a branch of it does harm, stays. */
     private static String counted(String source) {
-        return source.contains(REACHED) || source.contains(POINT) ? source : "{ " + REACHED + " " + source + " }";
+        return source.contains(REACHED) ? source : "{ " + REACHED + " " + source + " }";
     }
 
     private static void replaceCalls(CtBehavior method, String wanted, String nth, String with)

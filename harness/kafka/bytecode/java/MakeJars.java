@@ -23,8 +23,9 @@ import javassist.CtClass;
  * …}. Prints a line for each jar: {@code made ID} or {@code error ID REASON}, in the same encoding.
  */
 public final class MakeJars {
+    private static final String COUNTED = "mutant";
     private static final Map<String, List<String>> HELPERS =
-        Map.of("mutant", List.of("Mutant"), "points", List.of("Holds", "Holds$Hold"));
+        Map.of(COUNTED, List.of("Mutant"), "points", List.of("Holds", "Holds$Hold"));
 
     private MakeJars() {}
 
@@ -68,7 +69,7 @@ public final class MakeJars {
                 throw new IllegalArgumentException("the build has no class " + name + jars.hint(name));
             }
             CtBehavior method = Methods.find(of, change.get("method"), change.get("parameters"));
-            Change.apply(method, change);
+            Change.apply(method, change, kind.equals(COUNTED));
             changed.put(name, of);
         }
         Jars.write(jar, kind, id, changed.values(), HELPERS.get(kind));
