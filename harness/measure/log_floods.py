@@ -19,7 +19,7 @@ from harness.measure.line_kinds import kind_of
 LIMIT = 2_500
 """More lines of one kind than this in an interval of ten seconds are a flood."""
 _TEN_SECONDS = slice(1, 19)
-"""Where a line has its date and time, without the last digit of the seconds."""
+"""Where a line has its time without the last digit, by :data:`harness.kafka.broker_log.LAYOUT`."""
 _LEVEL = slice(26, 31)
 _FINE = (b"DEBUG", b"TRACE")
 _KIND_CHARS = 300

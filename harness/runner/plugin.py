@@ -66,11 +66,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options before anything is collected."""
     config.addinivalue_line("markers", "scenario(declared): a scenario with a verdict; see suites/scenario.py")
-    config.addinivalue_line("markers", "cluster: needs real brokers, though it is no scenario")
-    config.addinivalue_line("markers", "docker: needs a Docker engine; .ci/containers runs it")
-    config.addinivalue_line(
-        "markers", "weekly: takes too long for .ci/run, and is like another test; .ci/weekly runs it"
-    )
     try:
         run = config.stash[RUN] = Run(config)
     except JbodError as error:

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.cluster
 CASE = "kip-112/leader-at-runtime[kraft-chmod_000]"
 LOST = "control/deleted-records[kraft-lost]"
 
-
 NEVER_REGISTERS = ("org/apache/kafka/server/BrokerLifecycleManager.class", "sendBrokerRegistration")
 NEVER_ASSIGNS = ("org/apache/kafka/server/AssignmentsManager.class", "maybeSendAssignments")
 
