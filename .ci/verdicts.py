@@ -1,6 +1,6 @@
 """What CI makes of the files that `jbod run --json` wrote.
 
-verdicts.py same FILE FILE    did the same cases come out the same in both, with the same deviations seen?
+verdicts.py same FILE SOME    did SOME's cases come out as in FILE, with the same deviations seen?
 verdicts.py skipped FILE      how many cases were skipped, by reason
 verdicts.py failed FILE       what pytest's cache lists as failed, a node id a line
 verdicts.py undecided FILE    the cases that came out unknown or error, an id a line
@@ -45,7 +45,7 @@ def deviations(case: dict[str, Any]) -> Iterator[str]:
 
 
 def same(one: str, other: str) -> None:
-    """Say that they are, or fail with those that differ."""
+    """Say that the other's cases came out as in the one, or fail with those that differ."""
     runs = run(one), run(other)
     here, there = map(drawn_from, runs)
     for what in here.keys() & there.keys():
@@ -53,12 +53,12 @@ def same(one: str, other: str) -> None:
             said = f"{what} {', '.join(sorted(here[what]))} in {one}, {', '.join(sorted(there[what]))} in {other}"
             sys.exit(f"not of the same seed and builds, so that nothing can be compared: {said}")
     ours, theirs = map(told, runs)
-    differing = [id for id in sorted({*ours, *theirs}) if ours.get(id) != theirs.get(id)]
+    differing = [id for id in sorted(theirs) if ours.get(id) != theirs[id]]
     for id in differing:
-        print(f"DIFFERS {id}: {ours.get(id)} in {one}, {theirs.get(id)} in {other}")
-    if differing or not ours:
-        sys.exit(f"other verdicts or deviations from backend to backend: {len(differing)} of {len(ours)} cases")
-    print(f"same verdicts in both backends: {len(ours)} cases")
+        print(f"DIFFERS {id}: {ours.get(id)} in {one}, {theirs[id]} in {other}")
+    if differing or not theirs:
+        sys.exit(f"other verdicts or deviations from backend to backend: {len(differing)} of {len(theirs)} cases")
+    print(f"same verdicts in both backends: {len(theirs)} cases")
 
 
 def skipped(file: str) -> None:

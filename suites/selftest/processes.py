@@ -57,6 +57,34 @@ def run(folder: Path, *arguments: str) -> Results:
     return done.returncode, {case["id"]: case for case in json.loads(out.read_text())["scenarios"]}
 
 
+_SMALL = '''
+"""A case for tests of what happens to a run: two nodes, one fault, no clients."""
+
+from faults.base import injected
+from faults.log_dir import Chmod000
+from faults.targets import leader_of
+from harness.cluster.cluster import Cluster
+from harness.kafka.versions import Mode
+from suites.checks import check_noticed
+from suites.scenario import scenario
+
+
+@scenario("small/log-dir-fails", kip=112, plan="a log dir fails", modes=(Mode.KRAFT,), brokers=1, judged=False)
+def test_log_dir_fails(cluster: Cluster) -> None:
+    """A log dir of the only broker fails: the broker notices it."""
+    orders = cluster.create_topic("orders")
+    with injected(fault := Chmod000(orders[0].log_dir_on(leader_of(orders[0])))):
+        check_noticed(fault)
+'''
+SMALL_NODES = 2
+
+
+def small_case(folder: Path) -> str:
+    """Write a scenario file of another repository into the folder; returns the selector of its one case."""
+    (file := folder / "test_small.py").write_text(_SMALL.lstrip())
+    return str(file)
+
+
 class Running:
     """``jbod run``, as a process of its own."""
 

@@ -33,11 +33,10 @@ from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from suites.selftest.journal_lines import lines_of
-from suites.selftest.processes import JBOD, InTerminal, Running, marked
+from suites.selftest.processes import JBOD, SMALL_NODES, InTerminal, Running, marked, small_case
 
 pytestmark = pytest.mark.cluster
 
-ONE_FAULT = "kip-112/every-way-to-fail[kraft-chmod_000]"
 CASES = ("kip-112/follower-at-runtime[zk-chmod_000]", "kip-112/follower-at-runtime[zk-chmod_a-w]")
 
 
@@ -64,10 +63,17 @@ def start(tmp_path: Path, open_folder: Path) -> Iterator[Start]:
         subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, check=False)
 
 
+@pytest.fixture
+def small(open_folder: Path) -> Iterator[str]:
+    """The selector of a small case."""
+    with tempfile.TemporaryDirectory(prefix="jbod-test-small-") as folder:
+        yield small_case(Path(folder))
+
+
 @pytest.mark.parametrize("words", ['"node.started"', '"phase": "drain"', '"phase": "teardown"'])
-def test_killed_at_any_moment(start: Start, words: str) -> None:
+def test_killed_at_any_moment(start: Start, small: str, words: str) -> None:
     """SIGKILL while brokers start, logs are drained or the cluster stops: ``jbod clean`` removes what is left."""
-    run = start(CASES[0])
+    run = start(CASES[0] if "drain" in words else small)
     run.await_event(words)
     run.kill()
     clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=False)
@@ -85,9 +91,9 @@ def test_killed_while_a_thread_is_held(start: Start) -> None:
     run.assert_nothing_left()
 
 
-def test_the_terminal_is_closed(start: Start) -> None:
+def test_the_terminal_is_closed(start: Start, small: str) -> None:
     """The kernel sends SIGHUP, and output fails: the run cleans up; its exit code does not say that Kafka failed."""
-    run = start(CASES[0], kind=InTerminal)
+    run = start(small, kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_event('"fault.injected"')
     family = [run.pid, *(each.pid for each in psutil.Process(run.pid).children(recursive=True))]
@@ -102,15 +108,13 @@ def test_the_terminal_is_closed(start: Start) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("moment", "last"), [("inject", "fault.injected"), pytest.param("heal", "fault.healing", marks=pytest.mark.weekly)]
-)
-def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str, last: str) -> None:
+@pytest.mark.parametrize(("moment", "last"), [("inject", "fault.injected"), ("heal", "fault.healing")])
+def test_it_stands_still_until_somebody_presses_enter(start: Start, small: str, moment: str, last: str) -> None:
     """``--pause-at`` waits for Enter while the fault is in force and the cluster is up; a verdict follows.
 
     It waits at each fault; this case has one.
     """
-    run = start(ONE_FAULT, f"--pause-at={moment}", kind=InTerminal)
+    run = start(small, f"--pause-at={moment}", kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_said("press Enter to go on")
     [journal] = run.runs_dir.glob("*/events.jsonl")
@@ -120,7 +124,7 @@ def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str,
 
     [fault] = events(last)
     assert f"{last}: {fault['fault']} on {fault['target']}" in run.said.read_text()
-    assert len(run.nodes()) == 4
+    assert len(run.nodes()) == SMALL_NODES
     assert events("fault.undone") == []
     run.press_enter()
     assert run.await_end() == EXIT_VALID, run.said.read_text()
@@ -128,12 +132,12 @@ def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str,
     run.assert_nothing_left()
 
 
-def test_the_terminal_is_closed_while_it_stands_still(start: Start) -> None:
+def test_the_terminal_is_closed_while_it_stands_still(start: Start, small: str) -> None:
     """A paused run whose terminal is closed ends, and cleans up."""
-    run = start(ONE_FAULT, "--pause-at=inject", kind=InTerminal)
+    run = start(small, "--pause-at=inject", kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_said("press Enter to go on")
-    assert len(run.nodes()) == 4
+    assert len(run.nodes()) == SMALL_NODES
     run.close()
     assert run.await_end() in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
     run.assert_nothing_left()
@@ -249,6 +253,7 @@ def clock() -> Iterator[tuple[Path, dict[str, str]]]:
         yield ahead, environment | {"JAVA_HOME": str(folder)}
 
 
+@pytest.mark.weekly
 def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> None:
     """The order of events is uncertain then, so the case is unknown, and the reason says so."""
     ahead, environment = clock
@@ -263,9 +268,10 @@ def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> N
     run.assert_nothing_left()
 
 
-def test_two_runs_at_once_do_not_meet(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clients", [False, pytest.param(True, marks=pytest.mark.weekly)])
+def test_two_runs_at_once_do_not_meet(start: Start, tmp_path: Path, small: str, clients: bool) -> None:
     """Two runs of the same case, in the same folders, each end as if they were alone."""
-    runs = [start(CASES[0], runs_dir=tmp_path / "runs") for _ in range(2)]
+    runs = [start(CASES[0] if clients else small, runs_dir=tmp_path / "runs") for _ in range(2)]
     for run in runs:
         assert run.await_end() == EXIT_VALID, run.said.read_text()
     assert len({run.results()[0]["run_dir"] for run in runs}) == 2

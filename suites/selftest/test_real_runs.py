@@ -149,8 +149,18 @@ def rows_in(table: Path) -> int:
     return sum(pq.read_metadata(part).num_rows for part in table.glob("*.parquet"))
 
 
-@pytest.mark.parametrize("jobs", [1, 2], ids=["", "jobs"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill-9", "ctrl-c", "term"])
+@pytest.mark.parametrize(
+    ("how", "jobs"),
+    [
+        (signal.SIGKILL, 1),
+        (signal.SIGKILL, 2),
+        (signal.SIGINT, 2),
+        (signal.SIGTERM, 1),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.weekly),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.weekly),
+    ],
+    ids=lambda word: word.name if isinstance(word, signal.Signals) else f"jobs={word}",
+)
 def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     tmp_path: Path, open_folder: Path, how: signal.Signals, jobs: int
 ) -> None:
