@@ -12,6 +12,7 @@ was set during the case. The verdict then names the other reasons too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -225,31 +226,36 @@ def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Itera
     try:
         if called:
             yield from ((EXIT_INVALID, str(each)) for each in discarded_logs(case.journal.events, case.run_dir))
-        yield from _node_failures(case)
+        yield from _node_failures(case, declared, called=called)
         yield from _log_floods(case, declared, called=called)
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 
 
-def _node_failures(case: Case) -> Iterator[tuple[int, str]]:
-    """Yield the failures in the nodes' logs. Kafka is to blame, unless the error has a cause outside Kafka.
+def _node_failures(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
+    """Yield the failures in the nodes' logs, except those that a declared deviation explains, if the case showed it.
 
-    A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything.
+    Kafka is to blame, unless the error has a cause outside Kafka. A full disk is no such cause: a fault fills a log
+    dir. If the run's own disk is full, that overrides everything.
     """
+    known = [each.failures for each in _shown(case, declared, called=called) if each.failures]
     for failure in node_failures(case.journal.events, case.run_dir):
-        yield _blamed(case, str(failure), failure.lines[0].text)
+        if not all(any(re.search(pattern, line.text) for pattern in known) for line in failure.lines):
+            yield _blamed(case, str(failure), failure.lines[0].text)
 
 
 def _log_floods(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
-    """Yield the floods in the nodes' logs, except lines that a declared deviation explains, if the case showed it.
-
-    A scenario that did not run to its end may not have come to the check that shows the deviation.
-    """
-    seen = {each.actual for each in deviations_of(case, declared) if each.state == "seen"}
-    known = [each.floods for each in declared if each.floods and (not called or each.actual in seen)]
+    """Yield the floods in the nodes' logs, except lines that a declared deviation explains, if the case showed it."""
+    known = [each.floods for each in _shown(case, declared, called=called) if each.floods]
     for flood in log_floods(case.run_dir, known):
         is_kafka = flood.node != "zookeeper"
         yield _blamed(case, str(flood), flood.line) if is_kafka else (EXIT_HARNESS, str(flood))
+
+
+def _shown(case: Case, declared: Sequence[Deviation], *, called: bool) -> list[Deviation]:
+    """Return the declared deviations that the case showed; all if it did not run to its end, where their checks are."""
+    seen = {each.actual for each in deviations_of(case, declared) if each.state == "seen"}
+    return [each for each in declared if not called or each.actual in seen]
 
 
 def _blamed(case: Case, what: str, text: str) -> tuple[int, str]:

@@ -76,6 +76,9 @@ class Deviation:
     in a response, a figure or a choice."""
     floods: str = ""
     """A pattern of the lines that it floods a log with (:mod:`harness.measure.log_floods`); empty if it does not."""
+    failures: str = ""
+    """A pattern of the failures that it leaves in nodes' logs (:mod:`harness.measure.node_failures`), for a line with
+    its stack trace; empty if it leaves none."""
     confirmed: tuple[KafkaVersion, ...] = ()
     """The newest release of each line on which it was confirmed, if other than :data:`CONFIRMED_BUILDS` of the mode."""
 
