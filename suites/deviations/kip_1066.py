@@ -134,3 +134,20 @@ DOCUMENTED_OTHERWISE = Deviation(
     builds=VersionRange.parse(">=4.3.0"),
     pollutes=False,
 )
+
+CORDON_FORGOTTEN = Deviation(
+    kip=1066,
+    promised="a log dir that was cordoned at run time stays so until it is uncordoned",
+    actual="a broker that restarts from a metadata snapshot with the cordon creates new replicas there, and shows the "
+    "log dir as not cordoned",
+    issue="none found; BrokerServer reads the snapshot's configuration before LogManager can learn of a change",
+    builds=VersionRange.parse(">=4.3.0"),
+)
+
+CORDON_APPLIED_LATE = Deviation(
+    kip=1066,
+    promised="only a log directory not currently cordoned will be selected for a new replica",
+    actual="a broker that starts creates the replicas that it got while it was down in a log dir that is cordoned",
+    issue="none found; BrokerMetadataPublisher applies partitions before dynamic configurations",
+    builds=VersionRange.parse(">=4.3.0"),
+)

@@ -175,3 +175,25 @@ OFFSET_SHOWN_LATE = Deviation(
     builds=VersionRange.parse(">=4.0.0"),
     modes=(Mode.KRAFT,),
 )
+
+FAILED_REPLICA_BLOCKS = Deviation(
+    kip=112,
+    promised="a partition can be reassigned to a broker with a failed log dir: the replica is created on a good one",
+    actual="if the broker had a replica of it on the failed log dir, it creates none until it restarts, and the "
+    "reassignment does not end",
+    issue="none found; ReplicaManager.stopPartitions removes online partitions only",
+    builds=VersionRange.parse(">=3.9.0"),
+    pollutes=False,
+)
+
+DELETED_TOPIC_HIDES_FAILURE = Deviation(
+    kip=112,
+    promised="a broker reports a failed log dir to the controller, which elects other leaders",
+    actual="if a topic without an ISR was deleted that had a replica there, each active controller resigns over the "
+    "report, until the broker exits",
+    issue="none found; ReplicationControlManager.replay(RemoveTopicRecord) skips directories where the ISR is empty",
+    builds=VersionRange.parse(">=4.3.0"),
+    modes=(Mode.KRAFT,),
+    failures=r"(?s)^Encountered quorum controller fault: processBrokerHeartbeat: .*"
+    r"Topic ID \S+ existed in isrMembers, but not in the topics map",
+)

@@ -268,3 +268,29 @@ REFUSED_AFTER_SWAP_IN_KRAFT = replace(
     builds=VersionRange.parse(">=4.4.0"),  # not seen on 3.9.2
     modes=(Mode.KRAFT,),
 )
+
+PROMOTED_BEHIND = Deviation(
+    kip=113,
+    promised="a future replica becomes the replica once it has caught up; acked records stay",
+    actual="a broker that starts after the controller has accepted the move promotes the future replica as it is, and "
+    "deletes the records that only the replica has",
+    issue="none found; LogManager.recoverAbandonedFutureLogs does not compare the ends of the two logs",
+    builds=VersionRange.parse(">=3.9.0"),
+    modes=(Mode.KRAFT,),
+)
+
+CLEANING_STOPS_WITH_DESTINATION = Deviation(
+    kip=113,
+    promised="if the destination of a move fails, the replica goes on as before",
+    actual="its log is never compacted again, and expired segments stay, until the broker restarts",
+    issue="none found; KAFKA-19458 is the same for a move that is cancelled, and KAFKA-14824 for one that fails",
+    builds=VersionRange.parse(">=3.9.0"),
+)
+
+CLEANING_STOPS_WITH_TOPIC = Deviation(
+    kip=113,
+    promised="a topic that is deleted during a move leaves nothing behind",
+    actual="if it is created again, its log is never compacted, and expired segments stay, until the broker restarts",
+    issue="none found; LogCleanerManager keeps the pause by the partition's name",
+    builds=VersionRange.parse(">=3.9.0"),
+)

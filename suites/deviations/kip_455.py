@@ -52,3 +52,12 @@ REVERSED_NEVER_ENDS = Deviation(
     modes=(Mode.KRAFT,),
     pollutes=False,
 )
+
+ENDS_ON_FAILED_LOG_DIR = Deviation(
+    kip=455,
+    promised="a reassignment ends when its new replicas are in sync; until then the old ones stay and serve",
+    actual="it ends although the new replica's log dir has failed and the controller knows of it: no replica leads, "
+    "and the old replica is deleted",
+    issue="none found; ReplicationControlManager.ineligibleReplicasForIsr checks the broker, not the log dir",
+    builds=VersionRange.parse(">=3.9.0"),
+)

@@ -6,8 +6,10 @@ Afterwards nothing is lost or duplicated, and no broker has a replica twice.
 
 from __future__ import annotations
 
+from faults.base import injected
 from faults.log_dir import Chmod000
-from faults.targets import leader_of
+from faults.targets import follower_of, leader_of
+from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import Placement, cancel, execute, verify
@@ -15,8 +17,8 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
-from suites.checks import check_delivery
-from suites.deviations import CANCELLED_REPLICA_STAYS
+from suites.checks import check_delivery, check_noticed, promised
+from suites.deviations import CANCELLED_REPLICA_STAYS, FAILED_REPLICA_BLOCKS
 from suites.on_disk import check_no_leftovers, check_no_replica_twice
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -26,6 +28,7 @@ from suites.steps import (
     log_dirs_failed,
     reassign_by_request,
     restart_after_healing,
+    write_untracked_records,
 )
 
 SLOW = 1000
@@ -137,3 +140,33 @@ def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, addi
         raise PromiseBroken(
             f"{removing} should be removed and {adding} added, but ListPartitionReassignments shows {under_way}"
         )
+
+
+@scenario(
+    "kip-112/reassigned-back",
+    kip=112,
+    plan="7. Partition reassignment, away from a failed log directory, and back to its broker",
+    judged=False,
+    deviations=(FAILED_REPLICA_BLOCKS,),
+    brokers=4,
+)
+def test_reassigned_back(cluster: Cluster) -> None:
+    """A partition is reassigned away from a failed log dir, and back to its broker: the good log dir gets it.
+
+    At the latest, the reassignment ends after the log dir is healed.
+    """
+    orders = cluster.create_topic("orders", replicas=3)
+    write_untracked_records(orders, 100)
+    victim, spare = follower_of(orders[0]), spare_of(cluster, orders[0])
+    staying = [orders[0].leader(), *(each for each in orders[0].followers() if each != victim)]
+    failed = orders[0].log_dir_on(victim)
+    with injected(fault := Chmod000(failed)):
+        check_noticed(fault)
+        cluster.reassign(orders[0], [*staying, spare])
+        await_no_reassignment(cluster)
+        cluster.reassign(orders[0], [*staying, victim])
+        adding = rf"all reassignments to end; .*adding=\({victim.id},\)"
+        with promised(cluster, unless=FAILED_REPLICA_BLOCKS, seen=adding):
+            await_no_reassignment(cluster, timeout_s=timeouts.RECOVERY_S / 2)
+    victim.restart()
+    await_no_reassignment(cluster)

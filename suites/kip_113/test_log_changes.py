@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
+from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -25,9 +26,16 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_led_by_another, promised
-from suites.deviations import CLEANING_STOPS, RETENTION_WAITS, TRUNCATED_SEGMENTS_STAY
+from suites.checks import check_delivery, check_led_by_another, check_noticed, promised
+from suites.deviations import (
+    CLEANING_STOPS,
+    CLEANING_STOPS_WITH_DESTINATION,
+    CLEANING_STOPS_WITH_TOPIC,
+    RETENTION_WAITS,
+    TRUNCATED_SEGMENTS_STAY,
+)
 from suites.log_cleaning import (
     COMPACTED,
     EXPIRING,
@@ -39,7 +47,7 @@ from suites.log_cleaning import (
     write_outdated_records,
 )
 from suites.observing import observe
-from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes
+from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes, check_topic_gone
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -155,17 +163,63 @@ def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> No
     check_delivery(workload)
 
 
+@cleaner_scenario(
+    "kip-113/outdated-after-failed-move",
+    plan="the destination of a move fails: retention and cleaning go on",
+    judged=False,
+    floors=NO_FAULT,
+    deviations=(CLEANING_STOPS_WITH_DESTINATION,),
+    log_dirs=3,
+)
+def test_outdated_after_failed_move(cluster: Cluster) -> None:
+    """The log dir that two logs were moving to fails: outdated records are removed from both."""
+    topics = create_cleaned_topics(cluster)
+    mover = cluster.brokers[0]
+    [there] = set(mover.log_dirs) - {topic[0].log_dir_on(mover) for topic in topics}
+    with moves_held(mover):
+        for topic in topics:
+            begin_move(topic[0], there, waits=True)
+        with injected(fault := Chmod000(there)):
+            check_noticed(fault)
+            check_cleaned_unless(CLEANING_STOPS_WITH_DESTINATION, cluster, mover, topics)
+
+
+@cleaner_scenario(
+    "kip-113/outdated-in-new-topic",
+    plan="a topic is deleted during a move, and created again: retention and cleaning go on",
+    judged=False,
+    floors=NO_FAULT,
+    deviations=(CLEANING_STOPS_WITH_TOPIC,),
+)
+def test_outdated_in_new_topic(cluster: Cluster) -> None:
+    """Topics are deleted as a replica moves, and created again: their outdated records are removed."""
+    topics = create_cleaned_topics(cluster)
+    mover = cluster.brokers[0]
+    with moves_held(mover):
+        for topic in topics:
+            begin_move(topic[0], other_dir(topic[0].log_dir_on(mover)), waits=True)
+        cluster.delete_topics(*topics)
+        for topic in topics:
+            check_topic_gone(cluster, topic.name)
+    again = cluster.create_topic("accounts", configs=COMPACTED), cluster.create_topic("events", configs=EXPIRING)
+    check_cleaned_unless(CLEANING_STOPS_WITH_TOPIC, cluster, mover, again)
+
+
+def check_cleaned_unless(deviation: Deviation, cluster: Cluster, mover: Broker, topics: Sequence[Topic]) -> None:
+    """Outdated records of all topics are removed; on builds with the deviation, they stay on this broker."""
+    write_outdated_records(*topics)
+    check_logs_small(*topics, on=cluster.others(mover))
+    for topic in topics:
+        with promised(cluster, unless=deviation, seen=stays_large(topic, mover)):
+            check_logs_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
+
+
 def check_still_cleaned(state: StateCheck, mover: Broker, topics: tuple[Topic, Topic]) -> None:
     """After cancelled or redirected moves on a broker, outdated records of both topics are removed.
 
     :raises PromiseBroken: they stay; or, on builds with :data:`CLEANING_STOPS`, they are removed on that broker
     """
-    cluster = state.cluster
-    write_outdated_records(*topics)
-    check_logs_small(*topics, on=cluster.others(mover))
-    for topic in topics:
-        with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(topic, mover)):
-            check_logs_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
+    check_cleaned_unless(CLEANING_STOPS, state.cluster, mover, topics)
     check_settled(state, *topics, compacted=topics[:1])
     check_needed_records(*topics, mover)
 

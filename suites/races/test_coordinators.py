@@ -16,7 +16,7 @@ from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import OFFSET_SHOWN_LATE
 from suites.group_offsets import MemberlessGroup
-from suites.races.leadership import lead
+from suites.leadership import lead
 from suites.scenario import scenario
 
 

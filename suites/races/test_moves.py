@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from faults.base import injected
+from faults.broker import BrokerKilled
 from faults.held import Held
-from faults.targets import follower_of, other_dir
+from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
-from harness.errors import AwaitTimeout
+from harness.errors import AwaitTimeout, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
 from harness.timeouts import REQUEST_S
 from harness.waiting import await_until
-from suites.deviations import MOVED_BEFORE_THROTTLE
+from suites.checks import promised
+from suites.deviations import MOVED_BEFORE_THROTTLE, PROMOTED_BEHIND
+from suites.leadership import await_end, lead
 from suites.observing import observe
-from suites.races.leadership import lead
 from suites.scenario import scenario
 from suites.steps import SMALL_FETCHES, await_moved, await_replica, begin_move, moves_held, write_untracked_records
 
@@ -117,6 +119,33 @@ def test_moved_again(cluster: Cluster) -> None:
         orders[0].move_to(here)
         orders[0].move_to(there)
     await_moved(orders[0], there)
+
+
+@scenario(
+    "races/promoted-behind",
+    kip=113,
+    plan="2. Complete replica data movement: the broker dies after the controller has accepted the move",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    deviations=(PROMOTED_BEHIND,),
+    holds=True,
+)
+def test_promoted_behind(cluster: Cluster) -> None:
+    """A broker dies as a move is about to end, and the future replica lacks the last records: they stay."""
+    orders = cluster.create_topic("orders", replicas=1)
+    write_untracked_records(orders, 100)
+    mover = leader_of(orders[0])
+    there = other_dir(orders[0].log_dir_on(mover))
+    accepted = Held(cluster, mover, "assignments-sent", by=lambda: orders[0].move_to(there))
+    with injected(accepted), injected(Held(cluster, mover, "move-reads", about="orders-0")):
+        write_untracked_records(orders, 10)
+        with injected(Held(cluster, mover, "assignments-answered", by=accepted.undo)):
+            BrokerKilled(mover).inject()
+    mover.start()
+    cluster.await_healthy()
+    with promised(cluster, unless=PROMOTED_BEHIND, seen=r" to be 110; last seen: 100$"):
+        await_end(mover, 110, failure=PromiseBroken)
 
 
 def comes_to_be(look: Callable[[], bool]) -> bool:

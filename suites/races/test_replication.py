@@ -14,16 +14,16 @@ from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until, let_pass
 from suites.checks import promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
+from suites.leadership import await_end, await_offline, await_out_of_sync, lead
 from suites.observing import observe
-from suites.races.leadership import lead
 from suites.races.test_moves import comes_to_be
 from suites.scenario import scenario
 from suites.steps import await_checkpoints, await_moved, await_no_reassignment, write_untracked_records
@@ -51,25 +51,11 @@ def test_failed_replica_rejoins(cluster: Cluster) -> None:
     leader, follower = leader_of(orders[0]), follower_of(orders[0])
     log_dir = orders[0].log_dir_on(follower)
     with injected(BrokerPaused(follower)) as pause:
-        await_until(
-            orders[0].describe,
-            lambda state: follower.id not in state.isr,
-            timeout_s=timeouts.BROKER_FAILURE_S,
-            what=f"{follower} to leave the ISR of {orders[0]}",
-            retry_on=(NoAnswer,),
-            failure=PromiseBroken,
-        )
+        await_out_of_sync(orders[0], follower)
         write_untracked_records(orders, TAIL)
         rejoins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)
         with injected(rejoins), injected(Chmod000(log_dir)):
-            await_until(
-                orders[0].describe,
-                lambda state: follower.id in state.offline_replicas,
-                timeout_s=timeouts.LOG_DIR_FAILURE_S,
-                what=f"the controller to count the replica of {orders[0]} on {follower} as offline",
-                retry_on=(NoAnswer,),
-                failure=PromiseBroken,
-            )
+            await_offline(orders[0], follower)
             rejoins.undo()
             await_checkpoints(orders[0].log_dir_on(leader), 4)
             state = orders[0].describe(leader)
@@ -152,18 +138,6 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
         failure=Inconclusive,
     )
     return victim
-
-
-def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
-    """Wait until clients of the leader can read all records before this offset."""
-    await_until(
-        lambda: leader.admin.end_offset("orders", 0),
-        lambda end: end == offset,
-        timeout_s=timeouts.REQUEST_S,
-        what=f"the high watermark of orders-0 on {leader} to be {offset}",
-        retry_on=(NoAnswer, Refused),
-        failure=failure,
-    )
 
 
 @scenario(

@@ -1,4 +1,7 @@
-"""A node that floods its log makes its case invalid, unless a deviation that was seen there names the line."""
+"""A node that floods its log makes its case invalid, unless a deviation that was seen there names the line.
+
+A failure that a node logs does the same (:mod:`harness.measure.node_failures`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from harness.measure.log_floods import LIMIT, log_floods
 from harness.runner.case import Case, CaseId
 from harness.runner.case_outcome import CaseLog, conclude
 from harness.runner.deviation import Deviation
-from suites.deviations import EPOCHS_LEFT_BEHIND
+from suites.deviations import DELETED_TOPIC_HIDES_FAILURE, EPOCHS_LEFT_BEHIND
 from suites.observing import observe
 from suites.selftest.fakes import fake_cluster
 
@@ -105,4 +108,21 @@ def test_only_the_lines_of_a_deviation_that_was_seen_are_no_reason(case: Case) -
     for other in ("", "something else"):
         assert verdict(case, replace(declared, floods=other))[0] == "invalid"
     log(case.run_dir, 2 * LIMIT, 9.9, AGAIN.replace("orders", "payments"))
+    assert verdict(case, declared)[0] == "invalid"
+
+
+RESIGNS = (
+    "Encountered quorum controller fault: processBrokerHeartbeat: event failed with RuntimeException (a.B)\n"
+    "java.lang.RuntimeException: Topic ID Zm9v existed in isrMembers, but not in the topics map."
+)
+
+
+def test_only_the_failures_of_a_deviation_that_was_seen_are_no_reason(case: Case) -> None:
+    declared = replace(DELETED_TOPIC_HIDES_FAILURE, builds=VersionRange.parse(""), deterministic=False)
+    log(case.run_dir, 1, 9.9, RESIGNS, "controller-100")
+    assert verdict(case, declared)[0] == "invalid"
+    observe(declared, fake_cluster(journal=case.journal), deviates=True)
+    assert verdict(case, declared) == ("valid", "")
+    assert verdict(case, replace(declared, failures=""))[0] == "invalid"
+    log(case.run_dir, 1, 9.9, RESIGNS.replace("isrMembers", "elrMembers"), "controller-100")
     assert verdict(case, declared)[0] == "invalid"

@@ -1,0 +1,90 @@
+"""Makes a broker the leader of a partition, and waits for what the controller makes of a partition's replicas."""
+
+from __future__ import annotations
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.topic import Partition
+from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
+from harness.waiting import await_until
+
+
+def lead(partition: Partition, broker: Broker) -> None:
+    """Make this broker the preferred leader, and elect it: in well under a second, without the end of another broker.
+
+    :raises Inconclusive: its replica is not in the ISR
+    :raises PromiseBroken: the controller does not elect it
+    """
+    cluster = partition.cluster
+    state = partition.describe()
+    if broker.id not in state.isr:
+        raise Inconclusive(f"{broker} cannot lead {partition}, since it is not in the ISR: {state}")
+    if state.leader == broker.id:
+        return
+    cluster.reassign(partition, [broker, *(cluster.broker(id) for id in state.replicas if id != broker.id)])
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def is_elected() -> bool:
+        try:
+            # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
+            elected = client.elect_leaders(ElectionType.PREFERRED, [TopicPartition(partition.topic, partition.index)])
+            elected.result(timeouts.REQUEST_S)
+        except (KafkaException, TimeoutError) as error:
+            raise NoAnswer(f"ElectLeaders: {error or 'no answer in time'}") from error
+        return partition.describe(broker).leader == broker.id
+
+    await_until(
+        is_elected,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the controller to elect {broker} as the leader of {partition}",
+        poll_s=0.05,
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
+    """Wait until clients of the leader can read all records before this offset."""
+    await_until(
+        lambda: leader.admin.end_offset("orders", 0),
+        lambda end: end == offset,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the high watermark of orders-0 on {leader} to be {offset}",
+        retry_on=(NoAnswer, Refused),
+        failure=failure,
+    )
+
+
+def await_out_of_sync(partition: Partition, broker: Broker) -> None:
+    """Wait until the broker's replica is not in the ISR.
+
+    :raises PromiseBroken: it stays there
+    """
+    await_until(
+        partition.describe,
+        lambda state: broker.id not in state.isr,
+        timeout_s=timeouts.BROKER_FAILURE_S,
+        what=f"{broker} to leave the ISR of {partition}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def await_offline(partition: Partition, broker: Broker) -> None:
+    """Wait until the controller counts the broker's replica as offline.
+
+    :raises PromiseBroken: it does not
+    """
+    await_until(
+        partition.describe,
+        lambda state: broker.id in state.offline_replicas,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the controller to count the replica of {partition} on {broker} as offline",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
