@@ -11,7 +11,11 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
+
+ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
+"""The builds that elect eligible leader replicas by default: an ISR may be empty (KIP-966)."""
 
 
 def lead(partition: Partition, broker: Broker) -> None:

@@ -179,7 +179,7 @@ OFFSET_SHOWN_LATE = Deviation(
 FAILED_REPLICA_BLOCKS = Deviation(
     kip=112,
     promised="a partition can be reassigned to a broker with a failed log dir: the replica is created on a good one",
-    actual="if the broker had a replica of it on the failed log dir, it creates none until it restarts, and the "
+    actual="if the broker had a replica of it on the failed log dir when that failed, it creates none, and the "
     "reassignment does not end",
     issue="none found; ReplicaManager.stopPartitions removes online partitions only",
     builds=VersionRange.parse(">=3.9.0"),

@@ -294,3 +294,13 @@ CLEANING_STOPS_WITH_TOPIC = Deviation(
     issue="none found; LogCleanerManager keeps the pause by the partition's name",
     builds=VersionRange.parse(">=3.9.0"),
 )
+
+MOVES_STOP = Deviation(
+    kip=113,
+    promised="a move between two good log dirs ends, whatever happens to other log dirs",
+    actual="if a moving replica becomes leader as its log dir fails, the thread of moves dies, and no move of it ends",
+    issue="none found; AbstractFetcherThread.fetchTruncatingPartitions does not catch the error of one partition",
+    builds=VersionRange.parse(">=3.9.0"),
+    modes=(Mode.KRAFT,),
+    failures=r"(?s)^\[ReplicaAlterLogDirsThread-0\]: Error due to .*Partition orders-0 is in an offline log directory",
+)

@@ -48,7 +48,8 @@ def await_in_snapshot(cluster: Cluster, broker: Broker, *log_dirs: LogDir) -> No
     should = frozenset(log_dir.directory_id() for log_dir in log_dirs)
 
     def cordoned() -> frozenset[str] | None:
-        newest = max(folder.glob("*.checkpoint"), key=lambda path: path.name)
+        if (newest := max(folder.glob("*.checkpoint"), key=lambda path: path.name, default=None)) is None:
+            return None
         return dump_snapshot(cluster.distribution, newest).registered_as_cordoned.get(broker.id)
 
     await_until(

@@ -24,12 +24,12 @@ from harness.kafka.metadata import PartitionState
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
+from suites.leadership import ELECTS_ELIGIBLE
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import await_checkpoints, log_dirs_failed, restart_after_healing, write_untracked_records
 
-ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
 TWO_IN_SYNC = {"min.insync.replicas": "2"}
 BEFORE = 10  # records

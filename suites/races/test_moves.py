@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.held import Held
+from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
-from harness.errors import AwaitTimeout, PromiseBroken
+from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
-from harness.timeouts import REQUEST_S
+from harness.timeouts import MOVE_S, REQUEST_S
 from harness.waiting import await_until
 from suites.checks import promised
-from suites.deviations import MOVED_BEFORE_THROTTLE, PROMOTED_BEHIND
+from suites.deviations import MOVED_BEFORE_THROTTLE, MOVES_STOP, PROMOTED_BEHIND
 from suites.leadership import await_end, lead
 from suites.observing import observe
 from suites.scenario import scenario
@@ -146,6 +148,58 @@ def test_promoted_behind(cluster: Cluster) -> None:
     cluster.await_healthy()
     with promised(cluster, unless=PROMOTED_BEHIND, seen=r" to be 110; last seen: 100$"):
         await_end(mover, 110, failure=PromiseBroken)
+    if (place := orders[0].log_dir_on(mover)) != there:
+        raise Inconclusive(f"the controller had accepted the move to {there}, and {orders[0]} is in {place}")
+
+
+@scenario(
+    "races/moves-beside-failed-leader",
+    kip=113,
+    plan="2. Complete replica data movement: moves between good log dirs end, though another log dir fails",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    deviations=(MOVES_STOP,),
+    holds=True,
+    log_dirs=3,
+    overrides={"num.replica.alter.log.dirs.threads": "1"},
+)
+def test_moves_beside_failed_leader(cluster: Cluster) -> None:
+    """A log dir fails as a replica that moves from it becomes the leader: a move between good log dirs ends."""
+    orders, others = cluster.create_topic("orders"), cluster.create_topic("others", partitions=3)
+    mover = follower_of(orders[0])
+    failing = orders[0].log_dir_on(mover)
+    moving = next(each for each in others.partitions if each.log_dir_on(mover) != failing)
+    [there] = set(mover.log_dirs) - {failing, moving.log_dir_on(mover)}
+    fault = Chmod000(failing)
+    with ExitStack() as ends:
+        # The thread must still compare the ends of the two logs of orders-0 when the failure is met.
+        reads = Held(cluster, mover, "move-reads", about=str(moving), by=lambda: moving.move_to(there))
+        ends.enter_context(injected(reads))
+        orders[0].move_to(moving.log_dir_on(mover))
+        ends.callback(fault.undo)
+        handled = Held(cluster, mover, "log-dir-taken-offline", about=str(failing.path), by=fault.inject)
+        ends.enter_context(injected(handled))
+        lead(orders[0], mover)
+        await_until(
+            lambda: mover.log.first(r"Skipped the become-leader state change for orders-0", since=handled.injected_at),
+            timeout_s=REQUEST_S,
+            what=f"{mover} to meet the failure of {failing} as it becomes leader of {orders[0]}",
+            failure=Inconclusive,
+        )
+        reads.undo()
+        handled.undo()
+        broken = None
+        try:
+            await_moved(moving, there, MOVE_S / 2)
+        except PromiseBroken as error:
+            if mover.log.first(MOVES_STOP.failures, since=handled.injected_at) is None:
+                raise
+            broken = error
+        observe(MOVES_STOP, cluster, deviates=broken is not None, seen=broken or "the move ended", broken=broken)
+    mover.restart()
+    cluster.await_healthy()
+    await_moved(moving, there)
 
 
 def comes_to_be(look: Callable[[], bool]) -> bool:

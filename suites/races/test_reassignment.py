@@ -11,7 +11,7 @@ from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.errors import AwaitTimeout, PromiseBroken
+from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
 from suites.deviations import ENDS_ON_FAILED_LOG_DIR
@@ -42,6 +42,8 @@ def test_reassigned_to_failed(cluster: Cluster) -> None:
         joins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)
         with injected(joins), injected(Chmod000(failing)):
             await_offline(orders[0], staying)
+            if staying.id in orders[0].describe(leader).isr:
+                raise Inconclusive(f"{staying} is in the ISR of {orders[0]} before {leader} has asked for it")
             joins.undo()
             with suppress(AwaitTimeout):
                 await_until(

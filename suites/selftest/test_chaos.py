@@ -91,9 +91,9 @@ def test_killed_while_a_thread_is_held(start: Start) -> None:
     run.assert_nothing_left()
 
 
-def test_the_terminal_is_closed(start: Start, small: str) -> None:
+def test_the_terminal_is_closed(start: Start) -> None:
     """The kernel sends SIGHUP, and output fails: the run cleans up; its exit code does not say that Kafka failed."""
-    run = start(small, kind=InTerminal)
+    run = start(CASES[0], kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_event('"fault.injected"')
     family = [run.pid, *(each.pid for each in psutil.Process(run.pid).children(recursive=True))]
