@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,7 @@ from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 from harness.spark.session import SessionSource, end_spark, spark_session
+from suites.selftest.forked_commands import Commands, fork_server
 from suites.selftest.planted import Planted
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # hypothesis allows 0.2 s for an example by default
@@ -39,6 +41,18 @@ def open_folder() -> Iterator[Path]:
 def planted(open_folder: Path) -> Planted:
     """A checkout with planted suites, whose verdicts a test sets."""
     return Planted(open_folder)
+
+
+@pytest.fixture(scope="session")
+def server() -> ForkServerContext:
+    """Forks a process for each command."""
+    return fork_server()
+
+
+@pytest.fixture
+def commands(server: ForkServerContext, open_folder: Path) -> Commands:
+    """Runs commands of jbod, with a folder of their own."""
+    return Commands(server, open_folder)
 
 
 @pytest.fixture(scope="module")

@@ -6,92 +6,28 @@ never on standard output, and never a traceback.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
-from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
 from harness.errors import EXIT_HARNESS, EXIT_USAGE
 from harness.host.broker_user import broker_user
+from suites.selftest.forked_commands import Answer, Commands
 
-HANG_S = 300.0
-"""A command that takes longer hangs, in seconds; this is no limit for its speed."""
 ANOTHER_UID = broker_user().uid if os.getuid() == 0 else None
 """Whom folders can be closed to; None if this test may not change its user."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a command printed, and its exit code."""
-
-    code: int | None
-    out: str
-    err: list[str]
-
-
-class Commands:
-    """Runs commands of jbod, each in a fork of a process that has imported jbod already."""
-
-    def __init__(self, context: ForkServerContext, folder: Path) -> None:
-        self._context = context
-        self.folder = folder
-
-    def run(self, *arguments: str, uid: int | None = None) -> Answer:
-        """Run a command to its end.
-
-        :param uid: of the user who calls it; None is this test's user
-        """
-        out, err = self.folder / "stdout", self.folder / "stderr"
-        process = self._context.Process(target=call, args=(arguments, self.folder, out, err, uid))
-        process.start()
-        process.join(HANG_S)
-        if process.is_alive():
-            process.kill()
-        return Answer(code=process.exitcode, out=out.read_text(), err=err.read_text().splitlines())
-
-
-def call(arguments: tuple[str, ...], folder: Path, out: Path, err: Path, uid: int | None) -> None:
-    """Call ``jbod`` in this process, as its console script does."""
-    from harness.cli.main import main
-
-    for descriptor, file in ((1, out), (2, err)):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), descriptor)
-    here, work = folder / "here", folder / f"work-{uid}"
-    for each in (here, work):
-        each.mkdir(exist_ok=True)
-        if uid is not None:
-            os.chown(each, uid, uid)
-    if uid is not None:
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-    os.chdir(here)
-    os.environ["JBOD_WORK_DIR"] = str(work)
-    sys.argv = ["jbod", *arguments]
-    main()
-
-
-@pytest.fixture(scope="module")
-def server() -> ForkServerContext:
-    """A process that has imported what commands import."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.cli.main", "reports.qualify", "reports.command", "suites.probe.command"])
-    return context
-
-
 @pytest.fixture
-def commands(server: ForkServerContext, open_folder: Path) -> Commands:
+def commands(commands: Commands, open_folder: Path) -> Commands:
     """The commands, and a folder with what they are given."""
     (open_folder / "file.tgz").write_text("no tarball\n")
     (open_folder / "empty").mkdir()
     (open_folder / "closed").mkdir(mode=0)
     (open_folder / "cut-off").mkdir()
     (open_folder / "cut-off" / "run.json").write_text('{"case": "kip')
-    return Commands(server, open_folder)
+    return commands
 
 
 RUN_DIR_COMMANDS = ("repro {}", "shrink {}", "pin {}", "check {}", "explain {}", "explain {} p0 17")

@@ -25,6 +25,7 @@ from harness.runner.suite_kinds import (
     is_random,
     must_be_valid,
 )
+from suites.selftest.forked_commands import Commands
 from suites.selftest.processes import JBOD
 
 
@@ -103,18 +104,15 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ),
     ],
 )
-def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None:
-    here, work = tmp_path / "here", tmp_path / "work"
-    for folder in (here, work):
-        folder.mkdir()
-    done = jbod(*arguments.split(), cwd=here, JBOD_WORK_DIR=str(work))
-    assert done.returncode == code, done.stdout + done.stderr
-    lines = (done.stdout + done.stderr).splitlines()
+def test_bad_input(commands: Commands, arguments: str, code: int, says: str) -> None:
+    answer = commands.run(*arguments.split())
+    assert answer.code == code, answer
+    lines = [*answer.out.splitlines(), *answer.err]
     assert any(says in line for line in lines), lines
     assert not any("Traceback" in line for line in lines)
-    assert list(work.iterdir()) == []
+    assert list(commands.work_dir().iterdir()) == []
     if code != EXIT_NOTHING_RAN:  # otherwise it is a run, with a run's output
-        assert [path for path in here.rglob("*") if path.is_file()] == []
+        assert [path for path in (commands.folder / "here").rglob("*") if path.is_file()] == []
 
 
 def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
