@@ -148,6 +148,6 @@ CORDON_APPLIED_LATE = Deviation(
     kip=1066,
     promised="only a log directory not currently cordoned will be selected for a new replica",
     actual="a broker that starts creates the replicas that it got while it was down in a log dir that is cordoned",
-    issue="none found; BrokerMetadataPublisher applies partitions before dynamic configurations",
+    issue="none of its own found; KAFKA-20890 is the same for other settings: partitions are applied first",
     builds=VersionRange.parse(">=4.3.0"),
 )
