@@ -72,7 +72,7 @@ from suites.scenario import scenario
 @scenario("small/log-dir-fails", kip=112, plan="a log dir fails", modes=(Mode.KRAFT,), brokers=1, judged=False)
 def test_log_dir_fails(cluster: Cluster) -> None:
     """A log dir of the only broker fails: the broker notices it."""
-    orders = cluster.create_topic("orders")
+    orders = cluster.create_topic("orders", replicas=1)
     with injected(fault := Chmod000(orders[0].log_dir_on(leader_of(orders[0])))):
         check_noticed(fault)
 '''
