@@ -249,12 +249,15 @@ class Outcome:
 
 
 @contextmanager
-def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outcome]:
+def promised(
+    cluster: Cluster, *, unless: Deviation, seen: str, logged: Callable[[], LogLine | None] | None = None
+) -> Iterator[Outcome]:
     """The block's checks must pass; on a build that is confirmed to deviate, they must fail exactly as the build does.
 
     Where the expectation is open, the build may do either.
 
     :param seen: a regular expression of the error that shows the deviation, exact enough that no other error matches
+    :param logged: finds the log line without which the error does not show the deviation
     :raises PromiseBroken: a check fails on another build, or in another way; or none fails on a confirmed build
     """
     outcome = Outcome()
@@ -262,10 +265,13 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outc
     try:
         yield outcome
     except PromiseBroken as error:
-        if not re.search(seen, str(error)):
+        line = logged() if logged else None
+        if not re.search(seen, str(error)) or (logged and line is None):
             raise
         broken = error
-    shown = broken or "the promise is kept"
+        shown = f"{error}; logged: {line.text[:300]}" if line else str(error)
+    else:
+        shown = "the promise is kept"
     outcome.deviates = observe(unless, cluster, deviates=broken is not None, seen=shown, broken=broken)
 
 

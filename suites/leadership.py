@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -47,6 +49,22 @@ def lead(partition: Partition, broker: Broker) -> None:
         timeout_s=timeouts.REQUEST_S,
         what=f"the controller to elect {broker} as the leader of {partition}",
         poll_s=0.05,
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def await_leader(partition: Partition, via: Broker, wanted: Callable[[int | None], bool], what: str) -> None:
+    """Wait until this broker knows a leader of the partition as wanted, or none.
+
+    :param what: what is awaited, as "to have no leader"
+    :raises PromiseBroken: it does not in time
+    """
+    await_until(
+        lambda: partition.describe(via).leader,
+        wanted,
+        timeout_s=timeouts.BROKER_FAILURE_S / 2,  # in a deviation, a case waits for all of it
+        what=f"{partition} {what}",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )

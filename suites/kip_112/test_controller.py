@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 
@@ -20,16 +20,13 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.broker_log import LogLine
-from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.case_workload import CaseWorkload
-from harness.waiting import await_until
 from harness.workload.pair import Pair
-from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified
+from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
-from suites.leadership import ELECTS_ELIGIBLE, lead
+from suites.leadership import ELECTS_ELIGIBLE, await_leader, lead
 from suites.observations import metadata_log
-from suites.observing import observe
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -279,9 +276,6 @@ def check_gave_up_in_time(broker: Broker, said: LogLine, fault: LogDirFault) -> 
         )
 
 
-POISONED = r"Topic ID \S+ existed in isrMembers, but not in the topics map"
-
-
 @scenario(
     "kip-112/deleted-without-isr",
     kip=112,
@@ -294,6 +288,7 @@ POISONED = r"Topic ID \S+ existed in isrMembers, but not in the topics map"
 def test_deleted_without_isr(cluster: Cluster) -> None:
     """A topic whose only broker is down is deleted, and then its log dir fails: other brokers lead its partitions."""
     victim, other, _ = cluster.brokers
+    controller = cluster.quorum_nodes[0]
     [lone] = cluster.create_topics(NewTopic(name="lone", assignment={0: [victim.id]}))
     failing = lone[0].log_dir_on(victim)
     orders = cluster.create_topic("orders", partitions=4)
@@ -307,30 +302,10 @@ def test_deleted_without_isr(cluster: Cluster) -> None:
     lead(partition, victim)
     with injected(fault := Chmod000(failing)):
         check_noticed(fault)
-        broken = None
-        try:
+        with promised(
+            cluster,
+            unless=DELETED_TOPIC_HIDES_FAILURE,
+            seen=f"{partition} to have another leader",
+            logged=lambda: controller.log.first(DELETED_TOPIC_HIDES_FAILURE.failures, since=fault.injected_at),
+        ):
             await_leader(partition, other, lambda leader: leader not in (None, victim.id), "to have another leader")
-        except PromiseBroken as error:
-            broken = error
-        line = cluster.quorum_nodes[0].log.first(POISONED, since=fault.injected_at)
-        if broken and not line:
-            raise broken
-        seen = f"{broken}; the controller logged: {line.text[:300]}" if broken and line else partition.describe(other)
-        observe(DELETED_TOPIC_HIDES_FAILURE, cluster, deviates=broken is not None, seen=seen, broken=broken)
-
-
-def await_leader(
-    partition: Partition, via: Broker, wanted: Callable[[int | None], bool], what: str, timeout_s: float = 15.0
-) -> None:
-    """Wait until this broker knows a leader of the partition as wanted, or none.
-
-    :raises PromiseBroken: it does not in time
-    """
-    await_until(
-        lambda: partition.describe(via).leader,
-        wanted,
-        timeout_s=timeout_s,
-        what=f"{partition} {what}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )

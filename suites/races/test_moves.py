@@ -189,14 +189,13 @@ def test_moves_beside_failed_leader(cluster: Cluster) -> None:
         )
         reads.undo()
         handled.undo()
-        broken = None
-        try:
+        with promised(
+            cluster,
+            unless=MOVES_STOP,
+            seen=str(moving),
+            logged=lambda: mover.log.first(MOVES_STOP.failures, since=handled.injected_at),
+        ):
             await_moved(moving, there, MOVE_S / 2)
-        except PromiseBroken as error:
-            if mover.log.first(MOVES_STOP.failures, since=handled.injected_at) is None:
-                raise
-            broken = error
-        observe(MOVES_STOP, cluster, deviates=broken is not None, seen=broken or "the move ended", broken=broken)
     mover.restart()
     cluster.await_healthy()
     await_moved(moving, there)

@@ -19,7 +19,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.events import DeviationEvent
 from harness.journal import Journal, now
 from harness.kafka.admin import Admin
-from harness.kafka.broker_log import BrokerLog
+from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ProducerState, ReplicaInDir
 from harness.kafka.versions import Mode, VersionRange
@@ -77,6 +77,21 @@ def test_what_deviates_must_deviate_as_is_known(
     with outcome, promised(fake_cluster(version, Mode.ZK), unless=DEVIATION, seen=r"\d of u$"):
         if broken:
             raise PromiseBroken(broken)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        (LogLine(at=datetime.now(UTC), level="ERROR", text="its own line"), nullcontext()),
+        (None, pytest.raises(PromiseBroken, match="3 of u")),  # the same error for another reason
+    ],
+)
+def test_what_deviates_must_have_logged_its_own_line(
+    line: LogLine | None, outcome: AbstractContextManager[object]
+) -> None:
+    cluster = fake_cluster("3.9.2", Mode.ZK)
+    with outcome, promised(cluster, unless=DEVIATION, seen=r"\d of u$", logged=lambda: line):
+        raise PromiseBroken("seen: 3 of u")
 
 
 OF_BROKER_2, OF_BROKER_3 = ({"version": 1, "broker": id, "event": 1} for id in (2, 3))
