@@ -62,6 +62,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-fetcher-added",
+        what="a broker logs the leader from which it begins to fetch a partition",
+        words=(r"Added fetcher to broker … for partitions .*\borders-0 ->",),
+        needed_by=("races/stale-answer", "races/stale-truncation"),
+        without="these cases are unknown, and name the line",
+        tried=False,
+    ),
+    log_line(
         id="log-leader-skipped",
         what="a broker logs that it does not lead a partition, since its log dir has failed",
         words=("Skipped the become-leader state change for orders-0",),

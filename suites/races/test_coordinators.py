@@ -10,6 +10,7 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
+from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
@@ -72,7 +73,7 @@ def test_offset_shown_late(cluster: Cluster) -> None:
                     lambda offset: offset == end,
                     timeout_s=timeouts.REQUEST_S,
                     what=f"the high watermark of {offsets[0]} on {new} to be {end}",
-                    retry_on=(NoAnswer,),
+                    retry_on=(NoAnswer, Refused),  # OFFSET_NOT_AVAILABLE, while the new leader's is behind
                     failure=Inconclusive,
                 )
     with promised(cluster, unless=OFFSET_SHOWN_LATE, seen=r"whose commit was acknowledged; last seen: \[1\]$"):

@@ -8,10 +8,10 @@ from faults.base import injected
 from faults.broker import BrokerPaused
 from faults.held import Held
 from faults.log_dir import Chmod000
-from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
+from harness.kafka.admin import NewTopic
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
 from suites.deviations import ENDS_ON_FAILED_LOG_DIR
@@ -19,6 +19,17 @@ from suites.leadership import await_offline, await_out_of_sync
 from suites.observing import observe
 from suites.scenario import scenario
 from suites.steps import write_untracked_records
+
+PAUSED_IN_SESSION = {
+    "replica.lag.time.max.ms": "1000",
+    "broker.session.timeout.ms": "9000",
+    "zookeeper.session.timeout.ms": "9000",
+}
+"""A paused follower leaves the ISR before its session ends.
+
+If its session ended, a ZooKeeper controller would raise the leader epoch as the broker returns. It would then refuse
+the change of the ISR that the leader was about to request.
+"""
 
 
 @scenario(
@@ -29,14 +40,17 @@ from suites.steps import write_untracked_records
     judged=False,
     deviations=(ENDS_ON_FAILED_LOG_DIR,),
     holds=True,
+    overrides=PAUSED_IN_SESSION,
 )
 def test_reassigned_to_failed(cluster: Cluster) -> None:
     """A log dir fails as its replica is to become the only one: the reassignment waits, and the leader stays."""
-    orders = cluster.create_topic("orders", replicas=2)
+    # A controller that is paused would neither take the follower from the ISR nor accept a reassignment.
+    leader, staying = [each for each in cluster.brokers if each != cluster.controller_broker()][:2]
+    [orders] = cluster.create_topics(NewTopic(name="orders", assignment={0: [leader.id, staying.id]}))
     write_untracked_records(orders, 100)
-    leader, staying = leader_of(orders[0]), follower_of(orders[0])
     here, failing = orders[0].log_dir_on(leader), orders[0].log_dir_on(staying)
     with injected(BrokerPaused(staying)) as pause:
+        write_untracked_records(orders, 1, to=leader)  # a follower that has all records stays in the ISR
         await_out_of_sync(orders[0], staying)
         cluster.reassign(orders[0], [staying])
         joins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)

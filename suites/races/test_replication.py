@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from datetime import datetime
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
@@ -124,7 +125,9 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
             tail_alone.close()
             lead(orders[0], victim)
             await_end(victim, COMMITTED + TAIL, failure=Inconclusive)
+            ordered_at = now()
             lead(orders[0], second)
+            await_following(victim, second, ordered_at)  # before that, its thread would skip the truncation
             fetches = Held(cluster, victim, "follower-fetches", about="orders-0", by=truncates.undo)
             with injected(fetches):  # it has truncated, or not, and cannot fetch again what it has lost
                 for broker in (second, third):
@@ -138,6 +141,19 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
         failure=Inconclusive,
     )
     return victim
+
+
+def await_following(follower: Broker, leader: Broker, since: datetime) -> None:
+    """Wait until the follower has orders-0 in its fetcher for this leader.
+
+    :raises Inconclusive: it has not in time
+    """
+    await_until(
+        lambda: follower.log.first(rf"Added fetcher to broker {leader.id} for partitions .*\borders-0 ->", since=since),
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{follower} to follow {leader} in orders-0",
+        failure=Inconclusive,
+    )
 
 
 @scenario(
