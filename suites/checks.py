@@ -32,7 +32,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.cluster.topic import Partition, Topic
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
 from harness.kafka.admin import Refused
@@ -56,19 +56,24 @@ def check_noticed(fault: Fault) -> None:
 
 
 def check_logged(
-    broker: Broker, saying: str, since: datetime, timeout_s: float = timeouts.LOG_DIR_FAILURE_S
+    broker: Broker,
+    saying: str,
+    since: datetime,
+    timeout_s: float = timeouts.LOG_DIR_FAILURE_S,
+    failure: type[JbodError] = PromiseBroken,
 ) -> LogLine:
     """The first line in the broker's log that matches.
 
     :param saying: a regular expression
     :param timeout_s: seconds that the broker may take (default: as for noticing a failed log dir)
+    :param failure: what is raised without the line: Inconclusive if the line is no promise but a step of the case
     """
     line = await_until(
         lambda: broker.log.first(saying, since=since),
         timeout_s=timeout_s,
         what=f"{broker} to log /{saying}/",
         watch=broker.node.check_alive,
-        failure=PromiseBroken,
+        failure=failure,
         hint=f"looked in {broker.log.path}",
     )
     assert line is not None

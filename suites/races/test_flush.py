@@ -20,7 +20,7 @@ from harness.errors import Inconclusive
 from harness.kafka.versions import VersionRange
 from harness.runner.deviation import Expectation
 from harness.waiting import await_until
-from suites.checks import no_log_dir_fails
+from suites.checks import check_logged, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE
 from suites.observing import expectation_of
 from suites.scenario import scenario
@@ -69,7 +69,9 @@ def test_flushed_after_move(cluster: Cluster) -> None:
         with injected(flush):
             orders[0].move_to(other_dir(here))
             await_moved(orders[0], other_dir(here))
-            await_replaced(mover, flush)  # the broker closes the log of the source after it has ended the move
+            # The broker closes the log of the source after it has ended the move, and logs the end of the swap last.
+            replaced = "successfully replaced with the future replica"
+            check_logged(mover, replaced, flush.injected_at, timeouts.REQUEST_S, failure=Inconclusive)
         await_checkpoints(other_dir(here), 4)
 
 
@@ -143,17 +145,4 @@ def await_renamed(broker: Broker, folder: Path) -> None:
         lambda there: not there,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"{broker} to rename {folder}",
-    )
-
-
-def await_replaced(mover: Broker, since: Held) -> None:
-    """Wait until the broker has logged the end of the swap, the last step of it.
-
-    :raises Inconclusive: it has not in time
-    """
-    await_until(
-        lambda: mover.log.first("successfully replaced with the future replica", since=since.injected_at),
-        timeout_s=timeouts.REQUEST_S,
-        what=f"{mover} to log the end of the swap",
-        failure=Inconclusive,
     )

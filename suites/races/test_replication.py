@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from datetime import datetime
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
@@ -21,7 +20,7 @@ from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until, let_pass
-from suites.checks import promised
+from suites.checks import check_logged, promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
 from suites.leadership import await_end, await_offline, await_out_of_sync, lead
 from suites.observing import observe
@@ -127,7 +126,9 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
             await_end(victim, COMMITTED + TAIL, failure=Inconclusive)
             ordered_at = now()
             lead(orders[0], second)
-            await_following(victim, second, ordered_at)  # before that, its thread would skip the truncation
+            # Before the victim follows again, its thread would skip the truncation.
+            follows = rf"Added fetcher to broker {second.id} for partitions .*\borders-0 ->"
+            check_logged(victim, follows, ordered_at, timeouts.REQUEST_S, failure=Inconclusive)
             fetches = Held(cluster, victim, "follower-fetches", about="orders-0", by=truncates.undo)
             with injected(fetches):  # it has truncated, or not, and cannot fetch again what it has lost
                 for broker in (second, third):
@@ -141,19 +142,6 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
         failure=Inconclusive,
     )
     return victim
-
-
-def await_following(follower: Broker, leader: Broker, since: datetime) -> None:
-    """Wait until the follower has orders-0 in its fetcher for this leader.
-
-    :raises Inconclusive: it has not in time
-    """
-    await_until(
-        lambda: follower.log.first(rf"Added fetcher to broker {leader.id} for partitions .*\borders-0 ->", since=since),
-        timeout_s=timeouts.REQUEST_S,
-        what=f"{follower} to follow {leader} in orders-0",
-        failure=Inconclusive,
-    )
 
 
 @scenario(
