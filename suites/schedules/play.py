@@ -140,13 +140,8 @@ class Player:
     @contextmanager
     def _held(self, step: Step) -> Iterator[None]:
         """Inside the block, a thread of a broker is held if it comes to the step's point; does nothing without one."""
-        if step.hold is None:
-            yield
-            return
-        brokers = self._state.live_brokers()
-        try:
-            hold = Hold(self._cluster, brokers[step.pick % len(brokers)].node, step.hold, Who(), for_s=_HELD_S)
-        except BuildLacks:  # the steps are the same on all builds
+        hold = self._hold_of(step)
+        if hold is None:
             yield
             return
         hold.begin()
@@ -155,6 +150,17 @@ class Player:
         finally:
             with suppress(AwaitTimeout):  # its broker was killed in this moment
                 hold.release()
+
+    def _hold_of(self, step: Step) -> Hold | None:
+        """The hold of a step; None if the build does not have its point: the steps are the same on all builds."""
+        if step.hold is None:
+            return None
+        brokers = self._state.live_brokers()
+        node = brokers[step.pick % len(brokers)].node
+        try:
+            return Hold(self._cluster, node, step.hold, Who(), for_s=_HELD_S)
+        except BuildLacks:
+            return None
 
     # --- faults that stay in force ----------------------------------------------------------------------------------
 

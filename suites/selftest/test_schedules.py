@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from faults.slow import Slow
-from harness.errors import Inconclusive
+from harness.errors import BuildLacks, Inconclusive, PromiseBroken
 from harness.kafka.points import read_points
 from suites.schedules.play import Player
 from suites.schedules.schedule import _WAYS, _WEIGHTS, FEWEST, ROLES, Schedule, Step, draw
@@ -85,3 +86,19 @@ def test_holds_leave_the_steps_as_they_are() -> None:
     assert all(schedule.cluster["holds"] for schedule in held)
     assert not any("holds" in schedule.cluster for schedule in DRAWN)
     assert Schedule.from_json(held[0].to_json()) == held[0]
+
+
+def test_an_error_in_a_step_whose_point_the_build_lacks_is_not_about_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case whose error was raised on top of a lack is skipped or unknown: a broken promise must stand alone."""
+
+    def lacks(*_: object, **__: object) -> None:
+        raise BuildLacks("no such point")
+
+    monkeypatch.setattr("suites.schedules.play.Hold", lacks)
+    state: Any = SimpleNamespace(live_brokers=lambda: [SimpleNamespace(node=None)])
+    nothing: Any = None
+    player = Player(nothing, state, nothing, nothing, nothing, nothing)
+    step = Step(do="heal", hold=next(iter(read_points())))
+    with pytest.raises(PromiseBroken) as broken, player._held(step):
+        raise PromiseBroken("lost")
+    assert broken.value.__context__ is None
