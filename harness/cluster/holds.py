@@ -61,7 +61,8 @@ class Who:
 class Hold:
     """A hold of threads of one node at one point.
 
-    :ivar limit_s: each thread goes on after this time
+    :ivar limit_s: each thread goes on after this time. All of them together may be held as long as the point allows,
+        since they may be one thread that comes again
     """
 
     def __init__(self, cluster: Cluster, node: Node, point: str, who: Who, for_s: float | None = None) -> None:
@@ -76,8 +77,9 @@ class Hold:
             why = f": {missing[point]}" if point in missing else ""
             raise BuildLacks(f"Kafka {version} has no point {point} in {mode} mode{why}")
         self.node, self.point = node, point
-        self.limit_s = found.limit_s if for_s is None else min(for_s, found.limit_s)
-        self._outlasts = "limit" if for_s is None or for_s >= found.limit_s else "released"
+        limit_s = found.limit_s / who.threads
+        self.limit_s = limit_s if for_s is None else min(for_s, limit_s)
+        self._outlasts = "limit" if for_s is None else "released"
         self._who = who
         self._journal = cluster.journal
         self._folder = node.config.parent / HOLDS

@@ -38,23 +38,23 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
         journal=case.journal,
         outlives_harness=run.keep_cluster != "never",
     )
-    amid_faults = HoldsAmidFaults(run.holds)
-    amid_faults.attach(cluster)
-    if run.pause:
-        run.pause.how_to_reach = partial(how_to_reach, cluster)
-
-    def listen(event: Event) -> None:
-        amid_faults(event)
-        if run.pause:
-            run.pause(event)
-
-    case.journal.listener = listen
-    try:
-        yield cluster
-    finally:
-        amid_faults.end()
     goes_on = False
     try:
+        amid_faults = HoldsAmidFaults(run.holds)
+        amid_faults.attach(cluster)
+        if run.pause:
+            run.pause.how_to_reach = partial(how_to_reach, cluster)
+
+        def listen(event: Event) -> None:
+            amid_faults(event)
+            if run.pause:
+                run.pause(event)
+
+        case.journal.listener = listen
+        try:
+            yield cluster
+        finally:
+            amid_faults.end()
         goes_on = _goes_on(cluster, open_case, case)
     finally:
         if not goes_on:

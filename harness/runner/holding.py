@@ -24,7 +24,6 @@ WHERE = (STRUCK, OTHERS, CONTROLLERS)
 """The nodes that threads are held in: the one that the fault hits, all other brokers, or dedicated controllers."""
 DEFAULT_S = 0.5
 _MOST_THREADS = 3
-# The threads of a node may be one and the same, which is held again and again: together for less than a session.
 _FORM = re.compile(rf"(?P<point>[\w-]+)@(?P<where>{'|'.join(WHERE)})(?:/(?P<seconds>\d+(?:\.\d+)?))?")
 
 

@@ -400,6 +400,12 @@ def test_a_hold_that_lasts_as_long_as_it_may_proves_nothing(case: Case, why: str
     assert ("t of broker-1 was held at move-reads for 8.0 s, its limit" in reason) == (outcome == "unknown")
 
 
+@pytest.mark.parametrize(("why", "outcome"), [("limit", "unknown"), ("released", "valid")])
+def test_a_hold_that_ended_by_itself_did_not_do_its_part(case: Case, why: str, outcome: str) -> None:
+    case.journal.write("hold.over", point="move-reads", node="broker-1", thread="t", why=why, held_ms=8000)
+    assert conclude(CaseLog(called=True), case, must_be_judged=False, test_file=HERE)[0] == outcome
+
+
 def test_a_case_names_the_points_at_which_threads_were_held(case: Case) -> None:
     for point in ("move-reads", "move-appends", "move-reads"):
         case.journal.write("hold.over", point=point, node="broker-1", thread="t", why="released", held_ms=10)
