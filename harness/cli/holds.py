@@ -59,20 +59,24 @@ def points(kafka: str | None, check: bool) -> int:
 def pin(run_dir: Path, times: int, within: str, jobs: int) -> int:
     """Find the hold that makes a rare failure frequent, and print the command with it."""
     from harness.history.run_folder import read_run_json
-    from harness.kafka.builds import BuildOptions
-    from harness.kafka.versions import KafkaVersion, Mode
+    from harness.kafka.builds import BuildOptions, Builds
+    from harness.kafka.points import missing_points, points_of, with_points
+    from harness.kafka.versions import Mode
     from harness.runner.pinning import Pinning
 
     run = read_run_json(run_dir)
     if run.outcome is None or run.outcome.verdict != "invalid":
         verdict = "has no verdict" if run.outcome is None else f"is {run.outcome.verdict}"
         raise UsageError(f"{run_dir} {verdict}: only an invalid case can be pinned")
-    say_other_build(run, BuildOptions.of(run.kafka, run.mode))
+    options_of_build, mode = BuildOptions.of(run.kafka, run.mode), Mode(run.mode)
+    say_other_build(run, options_of_build)
+    build = with_points(Builds.choose(options_of_build).of(mode, note), mode, note)
+    points = points_of(build.version, mode).keys() - missing_points(build)
     selector, options = case_again(run, run_dir)
     again = [selector, *arguments_of(options)]
     until = time.monotonic() + seconds(within)
     pinning = Pinning(again, run.outcome.reason, jobs=jobs, until=until, say=note)
-    found = pinning.search(KafkaVersion.parse(run.kafka.version), Mode(run.mode), times)
+    found = pinning.search(sorted(points), times)
     if found.best is None:
         note(f"no hold makes it fail more often than {found.before.fails} of {found.before.of} runs")
         return EXIT_INCONCLUSIVE

@@ -11,17 +11,16 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from harness.errors import HarnessError
 from harness.events import FaultInjecting, HoldOver
 from harness.journal import read_journal
-from harness.kafka.points import points_of
-from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.case_result import CaseResult
 from harness.runner.holding import CONTROLLERS, OTHERS, STRUCK, WHERE, HoldOption
 from harness.runner.subrun import run_beside
+from harness.waiting import CROWDED
 
 LONGER_S = 1.0
 """How long threads are held once holds of :data:`~harness.runner.holding.DEFAULT_S` made nothing fail."""
@@ -29,6 +28,8 @@ _BEST = 3
 _TO_CONFIRM = 0.25
 """The share of the time that is kept for more runs with the best holds."""
 _NOTHING_ALIKE = re.compile(r"[\d./:\[\]-]+|'[^']*'")
+_CROWDING = re.compile(rf"^{CROWDED} \(.*?\)(?:, [\d.]+ s in all)?: ")
+"""How a reason begins if the machine was crowded; the failure follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +37,17 @@ class Tried:
     """How often the case failed with a hold.
 
     :ivar hold: None: without one
+    :ivar of: the runs that came out valid or invalid; the others show nothing
     """
 
     hold: HoldOption | None
     fails: int
     of: int
+
+    @property
+    def at_least(self) -> float:
+        """The share of runs in which it fails, as if one more had not: few runs show little."""
+        return self.fails / (self.of + 1)
 
     def __str__(self) -> str:
         return f"{self.hold or 'no hold'}: {self.fails} of {self.of}"
@@ -76,48 +83,49 @@ class Pinning:
         self._until = until
         self._say = say
 
-    def search(self, version: KafkaVersion, mode: Mode, times: int) -> Pinned:
+    def search(self, points: Collection[str], times: int) -> Pinned:
         """Search for the hold.
 
+        :param points: the points that the build has
         :param times: how often the case runs without a hold, and with each of the best holds
         :raises HarnessError: the case could not be run with all points
         """
         ends, now = self._until, time.monotonic()
         self._until = ends - _TO_CONFIRM * max(0.0, ends - now)
         [before] = self._try([None], times)
-        passed = self._passed(version, mode)
+        passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
         tried = self._try([HoldOption(point=point, where=where) for point, where in passed], 1)
         if not any(each.fails for each in tried):
             tried = self._try([HoldOption(point=point, where=where, for_s=LONGER_S) for point, where in passed], 1)
         self._until = ends
         failing = [each.hold for each in tried if each.fails][:_BEST]
-        best = max(self._try(failing, times), key=lambda each: each.fails / max(1, each.of), default=None)
-        if best is not None and best.fails * before.of <= before.fails * best.of:
+        best = max(self._try(failing, times), key=lambda each: each.at_least, default=None)
+        if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
         return Pinned(before=before, best=best, tried=tried)
 
-    def _passed(self, version: KafkaVersion, mode: Mode) -> list[tuple[str, str]]:
+    def _passed(self, points: Collection[str]) -> list[tuple[str, str]]:
         """The points that threads came to, with where; first those that few came to."""
-        holds = [
-            HoldOption(point=point, where=where, for_s=0.0) for point in points_of(version, mode) for where in WHERE
-        ]
+        holds = [HoldOption(point=point, where=where, for_s=0.0) for point in points for where in WHERE]
         [[case]] = self._run([holds])
-        if case is None or case.run_dir is None:
-            raise HarnessError("the case could not be run with all points, so nothing shows which of them matter")
+        if case is None or case.run_dir is None or case.verdict == "skipped":
+            why = "there was no time" if case is None else case.reason
+            raise HarnessError(f"the case could not be run with all points ({why}): nothing shows which of them matter")
         events = [*read_journal(case.run_dir)]
         struck = next((event.struck for event in events if isinstance(event, FaultInjecting)), None)
         came = Counter((event.point, _where(event.node, struck)) for event in events if isinstance(event, HoldOver))
         return sorted(came, key=lambda place: (came[place], WHERE.index(place[1])))
 
     def _try(self, holds: Sequence[HoldOption | None], times: int) -> list[Tried]:
-        """Run the case several times with each hold, as long as there is time."""
-        ran = self._run([[hold] if hold else [] for hold in holds for _ in range(times)])
+        """Run the case several times with each hold in turn, as long as there is time."""
+        ran = self._run([[hold] if hold else [] for _ in range(times) for hold in holds])
         tried = []
         for number, hold in enumerate(holds):
-            cases = [case for each in ran[number * times : (number + 1) * times] for case in each if case is not None]
-            if cases:
-                tried.append(Tried(hold=hold, fails=sum(map(self._fails, cases)), of=len(cases)))
+            cases = [case for each in ran[number :: len(holds)] for case in each if case is not None]
+            shown = [case for case in cases if case.verdict in ("valid", "invalid")]
+            if shown or (cases and hold is None):
+                tried.append(Tried(hold=hold, fails=sum(map(self._fails, shown)), of=len(shown)))
                 self._say(f"  {tried[-1]}")
         return tried
 
@@ -144,7 +152,7 @@ class Pinning:
 
 def alike(reason: str) -> str:
     """The beginning of a reason without numbers and names, which is the same for the same failure."""
-    return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", reason))[:60]
+    return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", _CROWDING.sub("", reason)))[:60]
 
 
 def _where(node: str, struck: str | None) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from harness.errors import UsageError
-from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.holding import HoldOption
 from harness.runner.pinning import Pinning, alike
 from harness.runner.subrun import SubRun
@@ -47,22 +46,29 @@ def test_the_same_failure_has_another_number_each_time() -> None:
     assert alike(REASON) != alike("300 records were lost")
 
 
+def test_the_same_failure_on_a_crowded_machine_is_the_same() -> None:
+    """Two failures of which both say how crowded the machine was are not the same for it."""
+    crowded = "on a crowded machine (23.2 threads per core were ready to run, and sleeps took 1.1 times as long)"
+    assert alike(f"{crowded}: {REASON}") == alike(f"{crowded}, 12.0 s in all: {REASON}") == alike(REASON)
+    assert alike(f"{crowded}: {REASON}") != alike(f"{crowded}: 300 records were lost")
+
+
 class Runs:
     """What ``jbod run`` would answer: the case fails with one hold, always."""
 
-    def __init__(self, fails_with: str | None) -> None:
+    def __init__(self, fails_with: str | None, verdicts: Mapping[str, Sequence[str]] | None = None) -> None:
         self.fails_with = fails_with
         self.holds: list[list[str]] = []
+        self.verdicts = {hold: iter(each) for hold, each in (verdicts or {}).items()}
 
     async def run(self, *arguments: str) -> SubRun:
         """Answer one run."""
         holds = [each.removeprefix("--hold=") for each in arguments if each.startswith("--hold=")]
         self.holds.append(holds)
-        fails = self.fails_with in holds
-        return SubRun(
-            exit_code=int(fails),
-            cases=(case_result(verdict="invalid" if fails else "valid", reason=REASON if fails else ""),),
-        )
+        verdict = "invalid" if self.fails_with in holds else "valid"
+        verdict = next(self.verdicts.get(holds[0] if holds else "", iter(())), verdict)
+        fails = verdict == "invalid"
+        return SubRun(exit_code=int(fails), cases=(case_result(verdict=verdict, reason=REASON if fails else ""),))
 
 
 def search(monkeypatch: pytest.MonkeyPatch, runs: Runs, passed: Sequence[tuple[str, str]], until: float) -> object:
@@ -70,7 +76,7 @@ def search(monkeypatch: pytest.MonkeyPatch, runs: Runs, passed: Sequence[tuple[s
     monkeypatch.setattr("harness.runner.pinning.run_beside", runs.run)
     monkeypatch.setattr(Pinning, "_passed", lambda *_: [*passed])
     pinning = Pinning(["x"], REASON, jobs=2, until=until, say=lambda _line: None)
-    return pinning.search(KafkaVersion.parse("4.4.0"), Mode.KRAFT, 3).best
+    return pinning.search(["move-reads"], 3).best
 
 
 PASSED = (("move-reads", "others"), ("isr-change-sent", "others"))
@@ -89,3 +95,13 @@ def test_longer_holds_are_tried_if_no_short_one_makes_it_fail(monkeypatch: pytes
 
 def test_no_hold_is_found_without_time_or_without_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(monkeypatch, Runs(None), PASSED, time.monotonic() + 60.0) is None
+
+
+def test_one_run_shows_less_than_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold with which the case failed in 3 of 3 runs is better than one with 1 of 1; unknown runs show nothing."""
+    often, once = "move-reads@others/0.5", "isr-change-sent@others/0.5"
+    once_only = ["invalid", "invalid", "unknown", "unknown"]
+    runs = Runs(None, {often: ["invalid"] * 4, once: once_only})
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{often}: 3 of 3"
+    runs = Runs(None, {"": ["invalid", "invalid", "valid"], once: once_only})
+    assert search(monkeypatch, runs, PASSED, time.monotonic() + 60.0) is None
