@@ -81,6 +81,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=COMPARED,
         without="each tool runs in a JVM of its own: slower",
     ),
+    Dependency(
+        id="points",
+        kind="class",
+        what="the classes and methods of the points at which threads are held",
+        without="cases that hold a thread at a point that does not fit are skipped",
+    ),
     # --- tools --------------------------------------------------------------------------------------------------------
     tool(
         id="tool-topics-describe",

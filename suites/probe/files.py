@@ -6,6 +6,7 @@ import zipfile
 
 from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.kafka.points import missing_points, points_of, with_points
 from harness.waiting import await_until
 from suites.log_cleaning import until_cleaning_s
 from suites.probe.dependencies import DEPENDENCIES
@@ -21,6 +22,14 @@ def _selector(trial: Trial) -> str:
             if entry in content.namelist():
                 return f"in {jar.name}"
     raise Lacking("none of its jars has it")
+
+
+@tries("points")
+def _points(trial: Trial) -> str:
+    build = with_points(trial.cluster.distribution, trial.cluster.spec.mode)
+    if missing := missing_points(build):
+        raise Lacking("; ".join(f"{id}: {why}" for id, why in missing.items()))
+    return f"{len(points_of(build.version, trial.cluster.spec.mode))} points"
 
 
 @tries("file-segments")
