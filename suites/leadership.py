@@ -9,12 +9,15 @@ from confluent_kafka.admin import AdminClient
 
 from harness import timeouts
 from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import VersionRange
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
+from suites.checks import promised
 
 ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
 """The builds that elect eligible leader replicas by default: an ISR may be empty (KIP-966)."""
@@ -65,9 +68,27 @@ def await_leader(partition: Partition, via: Broker, wanted: Callable[[int | None
         wanted,
         timeout_s=timeouts.BROKER_FAILURE_S / 2,  # in a deviation, a case waits for all of it
         what=f"{partition} {what}",
-        retry_on=(NoAnswer,),
+        retry_on=(NoAnswer, KeyError),  # a started broker does not know the partition at once
         failure=PromiseBroken,
     )
+
+
+def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> None:
+    """The controller makes the only replica of a partition the leader, since its log dir is good.
+
+    Where it does not, it does after a restart of the broker.
+
+    :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart
+    """
+
+    def await_led() -> None:
+        await_leader(partition, broker, lambda leader: leader == broker.id, "to have a leader")
+
+    with promised(partition.cluster, unless=unless, seen="to have a leader; last seen: None$") as outcome:
+        await_led()
+    if outcome.deviates:
+        broker.restart()
+        await_led()
 
 
 def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
@@ -79,6 +100,22 @@ def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
         what=f"the high watermark of orders-0 on {leader} to be {offset}",
         retry_on=(NoAnswer, Refused),
         failure=failure,
+    )
+
+
+def await_active(cluster: Cluster, broker: Broker) -> None:
+    """Wait until a started broker is active: the others have it in their metadata, and the controller may elect it.
+
+    :raises Inconclusive: they do not have it in time
+    """
+    other = cluster.others(broker)[0]
+    await_until(
+        lambda: cluster.describe(other).brokers,
+        lambda brokers: broker.id in brokers,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{other} to know {broker}",
+        retry_on=(NoAnswer,),
+        failure=Inconclusive,
     )
 
 

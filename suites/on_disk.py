@@ -49,6 +49,24 @@ def check_no_leftovers(cluster: Cluster, topics: Collection[str], timeout_s: flo
     )
 
 
+def segment_files(folder: Path) -> set[tuple[str, int]]:
+    """The names and inodes of the segments in a folder; a renamed file keeps its inode."""
+    return {(path.name, path.stat().st_ino) for path in folder.glob("*.log")}
+
+
+def check_not_created_again(partition: Partition, log_dir: LogDir, files: set[tuple[str, int]]) -> None:
+    """Since its start the broker has created no replica of the partition: it serves the files that it found.
+
+    :param files: the names and inodes of the segments that it found
+    """
+    broker = log_dir.broker
+    made = rf"Created log for partition {re.escape(str(partition))} in"
+    if (line := broker.log.first(made, since=broker.started_at)) is not None:
+        raise PromiseBroken(f"{broker} created {partition}, though it had a future replica: {line.text}")
+    if not files <= segment_files(log_dir.replica_dir(partition.topic, partition.index)):
+        raise PromiseBroken(f"{broker} serves {partition} from files other than {files}")
+
+
 def check_topic_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
     """No live broker has a replica of a deleted topic, nor a ``-delete`` folder of one."""
     name = re.compile(rf"{re.escape(topic)}-\d+")

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -65,6 +66,23 @@ def delete_by_hand(broker: Broker, replica_dir: Path) -> None:
     """Delete a replica's folder, as a broker that found the replica twice asks its operator to do."""
     broker.node.run_as_user(["rm", "-r", str(replica_dir)])
     broker.journal.write("replica.deleted_by_hand", partition=replica_dir.name, log_dir=str(replica_dir.parent))
+
+
+def leave_future_replica_alone(partition: Partition, log_dir: LogDir) -> Path:
+    """Make the replica in this log dir a future replica without a current one; returns its folder.
+
+    Its broker must be down. It finds this state if the disk with the replica was replaced.
+    """
+    assert not log_dir.broker.is_alive
+    replica = log_dir.replica_dir(partition.topic, partition.index)
+    future = replica.rename(log_dir.path / marked(partition, "future"))
+    log_dir.broker.journal.write("move.copy_left_alone", partition=str(partition), copy=str(future))
+    return future
+
+
+def marked(partition: Partition, suffix: str) -> str:
+    """A replica's folder name with one of Kafka's suffixes (``LocalLog.logDeleteDirName``, ``logFutureDirName``)."""
+    return f"{partition}.{uuid.uuid4().hex}-{suffix}"
 
 
 @contextmanager

@@ -64,7 +64,11 @@ class Broker:
         self._killed_at: float | None = None
         self._paused = False
         self._had: dict[str, dict[str, int]] = {}
-        self.admin = Admin(Connection(HOST, port))
+        self.admin = self.new_admin()
+
+    def new_admin(self) -> Admin:
+        """An admin client of its own connection: :attr:`admin` waits for each answer before it asks again."""
+        return Admin(Connection(HOST, int(self.bootstrap.rpartition(":")[2])))
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from harness.kafka.connection import Connection
 from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, ProducerState, Reassignment, ReplicaInDir
 
 _EARLIEST, _LATEST = -2, -1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3  # ConfigSource of DescribeConfigsResponse
@@ -259,12 +260,15 @@ class Admin:
         """A partition's log start offset. Ask its leader."""
         return self._offset(topic, partition, _EARLIEST)
 
-    def _offset(self, topic: str, partition: int, timestamp: int) -> int:
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        """The offset before which every transaction of a partition has ended. Ask its leader."""
+        return self._offset(topic, partition, _LATEST, _READ_COMMITTED)
+
+    def _offset(self, topic: str, partition: int, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         wanted = ListOffsetsRequest.ListOffsetsTopic
         partitions = [wanted.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)]
         topics = [wanted(name=topic, partitions=partitions)]
-        # read_uncommitted (0): with read_committed the end would be the last stable offset
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
         got = self._connection.ask(request).topics[0].partitions[0]
         _check(f"offset of {topic}-{partition}", got)
         return int(got.offset)

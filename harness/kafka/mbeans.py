@@ -34,6 +34,7 @@ FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
 UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # in two domains since 4.2 (KIP-1100)
+WAITING_PRODUCE = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Produce"
 UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
 _RUNNING = 3
@@ -160,6 +161,16 @@ class MBeans:
         if not count:
             raise BuildLacks(f"this Kafka build has no MBean {UNCLEAN_ELECTIONS}")
         return _value(count, "Count") or 0
+
+    def waiting_produce_requests(self) -> int:
+        """The produce requests that wait for followers on this broker.
+
+        :raises BuildLacks: the broker does not have the MBean
+        """
+        [count] = self._read(WAITING_PRODUCE)
+        if not count:
+            raise BuildLacks(f"this Kafka build has no MBean {WAITING_PRODUCE}")
+        return _value(count) or 0
 
     def fetched(self, topic: str, partition: int) -> list[str]:
         """The fetcher threads of this broker that have the partition, such as ReplicaFetcherThread-0-2.

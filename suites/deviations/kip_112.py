@@ -182,7 +182,7 @@ FAILED_REPLICA_BLOCKS = Deviation(
     actual="if the broker had a replica of it on the failed log dir when that failed, it creates none, and the "
     "reassignment does not end",
     issue="none found; ReplicaManager.stopPartitions removes online partitions only",
-    builds=VersionRange.parse(">=3.9.0"),
+    builds=VersionRange.parse(">=2.8.2"),
     pollutes=False,
 )
 
@@ -196,4 +196,29 @@ DELETED_TOPIC_HIDES_FAILURE = Deviation(
     modes=(Mode.KRAFT,),
     failures=r"(?s)^Encountered quorum controller fault: processBrokerHeartbeat: .*"
     r"Topic ID \S+ existed in isrMembers, but not in the topics map",
+)
+
+WAITING_REQUEST_UNANSWERED = Deviation(
+    kip=112,
+    promised="the leader's log dir fails, and clients get an error at once",
+    actual="a request that waits for followers is answered only at its time-out, though another broker leads",
+    issue="none found; ReplicaManager.handleLogDirFailure does not complete the requests in the purgatory",
+)
+
+MARKER_WAITS = Deviation(
+    kip=112,
+    promised="a committed transaction can be read as soon as another broker leads",
+    actual="if its marker waited for followers as the leader's log dir failed, the new leader gets it only after the "
+    "broker's request.timeout.ms",
+    issue="none found; ReplicaManager.handleLogDirFailure does not complete the requests in the purgatory",
+)
+
+CORRECTED_LOG_DIR_NOT_LED = Deviation(
+    kip=112,
+    promised="a replica on a good log dir can lead",
+    actual="if the controller had it in an offline log dir, and its broker corrects that, nothing elects a leader: the "
+    "partition stays without one, with its only replica on a good log dir",
+    issue="none found; ReplicationControlManager.LeaderAcceptor asks for the earlier log dir of the replica",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
 )

@@ -59,5 +59,5 @@ ENDS_ON_FAILED_LOG_DIR = Deviation(
     actual="it ends although the new replica's log dir has failed and the controller knows of it: no replica leads, "
     "and the old replica is deleted",
     issue="none found; ReplicationControlManager.ineligibleReplicasForIsr checks the broker, not the log dir",
-    builds=VersionRange.parse(">=3.9.0"),
+    builds=VersionRange.parse(">=3.7.0"),
 )

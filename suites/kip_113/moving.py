@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from suites.steps import (
     SMALL_FETCHES,
     begin_move,
     finish_move,
+    leave_future_replica_alone,
     moves_held,
     restart_after_healing,
     write_untracked_records,
@@ -88,17 +88,8 @@ class Move:
         return self.there.replica_dir(self.partition.topic, self.partition.index)
 
     def leave_future_replica_alone(self) -> Path:
-        """While the broker is down, make the moved replica a future replica without a current one; returns its folder.
-
-        A broker finds this state if the disk with the replica was replaced.
-        """
-        future = self.folder.rename(self.there.path / self.marked("future"))
-        self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(future))
-        return future
-
-    def marked(self, suffix: str) -> str:
-        """The folder's name with one of Kafka's suffixes (``LocalLog.logDeleteDirName``, ``logFutureDirName``)."""
-        return f"{self.folder.name}.{uuid.uuid4().hex}-{suffix}"
+        """While the broker is down, make the moved replica a future replica alone; returns its folder."""
+        return leave_future_replica_alone(self.partition, self.there)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from faults.base import injected
 from faults.broker import BrokerKilled
@@ -49,13 +48,20 @@ from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, movin
 from suites.log_cleaning import until_cleaning_s
 from suites.observations import directories
 from suites.observing import expects
-from suites.on_disk import check_logs_unchanged, check_topic_gone, leaders_logs
+from suites.on_disk import (
+    check_logs_unchanged,
+    check_not_created_again,
+    check_topic_gone,
+    leaders_logs,
+    segment_files,
+)
 from suites.steps import (
     FOUND_TWICE,
     SMALL_FETCHES,
     await_moved,
     delete_by_hand,
     finish_move,
+    marked,
     write_untracked_records,
 )
 from suites.stored_log import StoredLog
@@ -70,11 +76,11 @@ def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker finds a future replica and no current one, all log dirs good: the future replica becomes current."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
-            files = _files(move.leave_future_replica_alone())
+            files = segment_files(move.leave_future_replica_alone())
             unless = OLD_LOG_DIR_REPORTED if is_reported_in_old_log_dir(move) else FUTURE_REPLICA_IGNORED
         move.state.check(timeouts.RECOVERY_S)
         with promised(cluster, unless=unless, seen=f"^{move.broker} created {move.partition}, though"):
-            check_not_created_again(move, files)
+            check_not_created_again(move.partition, move.there, files)
 
 
 def is_reported_in_old_log_dir(move: Move) -> bool:
@@ -90,23 +96,6 @@ def is_reported_in_old_log_dir(move: Move) -> bool:
         failure=OwnPart(cluster, "tell its controller the log dirs of replicas").undone,
     )
     return assigned[move.broker.id] == move.here.directory_id()
-
-
-def _files(folder: Path) -> set[tuple[str, int]]:
-    """The names and inodes of the segments in a folder; a renamed file keeps its inode."""
-    return {(path.name, path.stat().st_ino) for path in folder.glob("*.log")}
-
-
-def check_not_created_again(move: Move, files: set[tuple[str, int]]) -> None:
-    """Since its start the broker has created no replica of the partition: it serves the files that it found.
-
-    :param files: the names and inodes of the segments that it found
-    """
-    made = rf"Created log for partition {re.escape(str(move.partition))} in"
-    if (line := move.broker.log.first(made, since=move.broker.started_at)) is not None:
-        raise PromiseBroken(f"{move.broker} created {move.partition}, though it had a future replica: {line.text}")
-    if not files <= _files(move.folder):
-        raise PromiseBroken(f"{move.broker} serves {move.partition} from files other than {files}")
 
 
 @move_scenario(
@@ -213,7 +202,7 @@ def test_restart_with_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker is killed before it deletes the ``-delete`` folder of a finished move: it deletes it when it is back."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
-            left = move.here.path / move.marked("delete")
+            left = move.here.path / marked(move.partition, "delete")
             move.broker.node.run_as_user(["cp", "-r", str(move.folder), str(left)])
             if not left.is_dir():
                 raise Inconclusive(f"{left} could not be created")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from faults.base import injected
 from faults.broker import BrokerKilled
@@ -11,19 +11,39 @@ from faults.held import Held
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Topic
+from harness.cluster.holds import Hold, Who
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
 from harness.timeouts import MOVE_S, REQUEST_S
 from harness.waiting import await_until
 from suites.checks import check_logged, promised
-from suites.deviations import MOVED_BEFORE_THROTTLE, MOVES_STOP, PROMOTED_BEHIND
-from suites.leadership import await_end, lead
+from suites.deviations import (
+    CORRECTED_LOG_DIR_NOT_LED,
+    MOVED_BEFORE_THROTTLE,
+    MOVES_STOP,
+    OLD_LOG_DIR_REPORTED,
+    PROMOTED_BEHIND,
+)
+from suites.leadership import await_active, await_end, await_offline, lead, lead_again
 from suites.observing import observe
+from suites.on_disk import check_not_created_again, segment_files
 from suites.scenario import scenario
-from suites.steps import SMALL_FETCHES, await_moved, await_replica, begin_move, moves_held, write_untracked_records
+from suites.steps import (
+    SMALL_FETCHES,
+    await_moved,
+    await_replica,
+    begin_move,
+    leave_future_replica_alone,
+    moves_held,
+    write_untracked_records,
+)
 
+QUEUED_S = 2.0
+"""The time in which a broker applies the controller's change, and queues its own report: some 20 ms. On a crowded
+machine it is four times as long, which is as long as a hold may last."""
 SWAPPED_S = 1.5
 """A move of a megabyte takes less, if nothing holds it. On a crowded machine it is four times as long, which is still
 less than a hold may last."""
@@ -153,6 +173,128 @@ def test_promoted_behind(cluster: Cluster) -> None:
 
 
 @scenario(
+    "races/killed-after-move",
+    kip=113,
+    plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory: the move has just ended",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    deviations=(OLD_LOG_DIR_REPORTED,),
+    holds=True,
+)
+def test_killed_after_move(cluster: Cluster) -> None:
+    """A broker dies as a move has ended, and finds a future replica without a current one: it becomes current."""
+    orders = cluster.create_topic("orders")
+    write_untracked_records(orders, 100)
+    mover = follower_of(orders[0])
+    there = other_dir(orders[0].log_dir_on(mover))
+    with old_log_dir_assigned(orders[0], there) as correction:
+        if correction:
+            BrokerKilled(mover).inject()
+    if not correction:
+        seen = f"{mover} does not report the old log dir as the controller accepts the move"
+        observe(OLD_LOG_DIR_REPORTED, cluster, deviates=False, seen=seen)
+        return
+    files = segment_files(leave_future_replica_alone(orders[0], there))
+    mover.start()
+    cluster.await_healthy()
+    with promised(cluster, unless=OLD_LOG_DIR_REPORTED, seen=f"^{mover} created {orders[0]}, though"):
+        check_not_created_again(orders[0], there, files)
+    await_moved(orders[0], there)
+
+
+def comes(hold: Hold) -> bool:
+    """Whether a thread comes to be held in time."""
+    try:
+        hold.await_thread(QUEUED_S)
+    except AwaitTimeout:
+        return False
+    return True
+
+
+@contextmanager
+def old_log_dir_assigned(partition: Partition, there: LogDir) -> Iterator[Held | None]:
+    """Move a replica; inside the block it has moved, the controller has it in the old log dir, and the broker is late.
+
+    The broker sees that the controller has the replica in another log dir: in the new one before the swap, and so in
+    the old one after it. Yields the hold of the correction, or None if the broker does not report the old log dir.
+    """
+    cluster, mover = partition.cluster, there.broker
+    answered = Held(cluster, mover, "assignments-answered", by=lambda: partition.move_to(there))
+    before_swap = Hold(cluster, mover.node, "assignment-queued", Who(thread="metadata-loader"))
+    with ExitStack() as held:
+        held.callback(before_swap.release)
+        held.callback(answered.undo)
+        before_swap.begin()
+        answered.inject()
+        if not comes(before_swap):
+            yield None
+            return
+        answered.undo()
+        await_moved(partition, there)
+        corrects = Held(cluster, mover, "assignment-queued", of_thread="metadata-loader", by=before_swap.release)
+        yield held.enter_context(injected(corrects))
+
+
+@scenario(
+    "races/old-log-dir-fails",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: a replica has just moved from it",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    deviations=(CORRECTED_LOG_DIR_NOT_LED,),
+    holds=True,
+)
+def test_old_log_dir_fails(cluster: Cluster) -> None:
+    """A replica has moved to another log dir, and its old one fails: it leads."""
+    orders = cluster.create_topic("orders", replicas=1)
+    write_untracked_records(orders, 100)
+    mover = leader_of(orders[0])
+    here = orders[0].log_dir_on(mover)
+    there = other_dir(here)
+    with ExitStack() as failed:
+        with old_log_dir_assigned(orders[0], there) as correction:
+            if not correction:
+                raise Inconclusive(f"{mover} does not report the old log dir as the controller accepts the move")
+            # The thread that is held first has a lock that the broker needs to take a log dir offline.
+            with injected(Held(cluster, mover, "assignments-sent", by=correction.undo)):
+                failed.enter_context(injected(Chmod000(here)))
+                await_offline(orders[0], mover)
+        lead_again(orders[0], mover, unless=CORRECTED_LOG_DIR_NOT_LED)
+        await_end(mover, 100, failure=PromiseBroken)
+
+
+@scenario(
+    "races/moved-by-hand",
+    kip=112,
+    plan="4. … or remove the bad log directory from broker config: its logs were moved to a good one",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    deviations=(CORRECTED_LOG_DIR_NOT_LED,),
+    holds=True,
+)
+def test_moved_by_hand(cluster: Cluster) -> None:
+    """The only replica of a partition is moved by hand, its log dir is removed, and its broker reports late: it leads.
+
+    The broker is active before it reports the log dir of the replica to the controller.
+    """
+    orders = cluster.create_topic("orders", replicas=1)
+    write_untracked_records(orders, 100)
+    broker = leader_of(orders[0])
+    here = orders[0].log_dir_on(broker)
+    there = other_dir(here)
+    broker.stop()
+    here.replica_dir("orders", 0).rename(there.replica_dir("orders", 0))
+    broker.use_log_dirs(there)
+    with injected(Held(cluster, broker, "assignments-sent", by=broker.start)):
+        await_active(cluster, broker)
+    lead_again(orders[0], broker, unless=CORRECTED_LOG_DIR_NOT_LED)
+    await_end(broker, 100, failure=PromiseBroken)
+
+
+@scenario(
     "races/moves-beside-failed-leader",
     kip=113,
     plan="2. Complete replica data movement: moves between good log dirs end, though another log dir fails",
@@ -165,7 +307,7 @@ def test_promoted_behind(cluster: Cluster) -> None:
     overrides={"num.replica.alter.log.dirs.threads": "1"},
 )
 def test_moves_beside_failed_leader(cluster: Cluster) -> None:
-    """A log dir fails as a replica that moves from it becomes the leader: a move between good log dirs ends."""
+    """A replica moves from a log dir, which fails as the replica becomes the leader: other moves end."""
     orders, others = cluster.create_topic("orders"), cluster.create_topic("others", partitions=3)
     mover = follower_of(orders[0])
     failing = orders[0].log_dir_on(mover)

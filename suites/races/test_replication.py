@@ -73,7 +73,7 @@ def test_failed_replica_rejoins(cluster: Cluster) -> None:
     overrides=PATIENT,
 )
 def test_stale_answer(cluster: Cluster) -> None:
-    """An answer tells a follower to truncate, and waits. It leads and commits these records meanwhile: they stay."""
+    """An answer that makes a follower truncate is delayed. It leads and commits these records meanwhile: they stay."""
     await_end(commit_before_truncation(cluster, "fetch-answered"), COMMITTED + TAIL, failure=PromiseBroken)
 
 

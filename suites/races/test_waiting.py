@@ -1,0 +1,158 @@
+"""Holds a follower's fetches, so that a request waits for it as the leader's log dir fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+from faults.base import injected
+from faults.held import Held
+from faults.log_dir import Chmod000
+from faults.targets import leader_of
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Topic
+from harness.errors import Inconclusive, PromiseBroken
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.connection import NoAnswer
+from harness.waiting import await_until
+from suites.checks import promised
+from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
+from suites.leadership import await_offline
+from suites.races.test_replication import PATIENT
+from suites.scenario import scenario
+from suites.untracked_transactions import RECORDS, UntrackedProducer
+
+ANSWERED_S = 20.0
+"""The request's time-out: far longer than a failed log dir takes to be known."""
+
+
+@scenario(
+    "races/failed-before-ack",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: clients get an error, also while they wait",
+    judged=False,
+    deviations=(WAITING_REQUEST_UNANSWERED,),
+    holds=True,
+    overrides=PATIENT,
+)
+def test_failed_before_ack(cluster: Cluster) -> None:
+    """The leader's log dir fails while a producer waits for a follower: the producer gets an error at once."""
+    orders = create_topic_apart(cluster)
+    leader = leader_of(orders[0])
+    with ThreadPoolExecutor(1) as apart:
+        asked: list[Future[int]] = []
+
+        def ask() -> None:
+            client = leader.new_admin()  # the other one must not wait for this answer
+            asked.append(apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S))
+
+        with (
+            fails_before_fetch(orders, by=ask),
+            promised(cluster, unless=WAITING_REQUEST_UNANSWERED, seen="REQUEST_TIMED_OUT$"),
+        ):
+            check_error(asked[0])
+
+
+def check_error(asked: Future[int]) -> None:
+    """The leader answers the producer with an error, before the request's time-out."""
+    try:
+        offset = asked.result()
+    except Refused as refused:
+        if refused.error == "REQUEST_TIMED_OUT":
+            raise PromiseBroken(f"{refused}") from refused
+    else:
+        raise PromiseBroken(f"the leader acked the record at offset {offset}, and its follower did not have it")
+
+
+@scenario(
+    "races/failed-before-marker",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: consumers get a transaction that has committed",
+    judged=False,
+    deviations=(MARKER_WAITS,),
+    holds=True,
+    overrides=PATIENT,
+)
+def test_failed_before_marker(cluster: Cluster) -> None:
+    """The leader's log dir fails while a transaction's marker waits for a follower: the next leader soon has it."""
+    orders = create_topic_apart(cluster)
+    [elsewhere] = (broker for broker in cluster.brokers if broker.id not in orders[0].describe().replicas)
+    cluster.create_topics(NewTopic(name="__transaction_state", assignment={0: [elsewhere.id]}))
+    producer = UntrackedProducer(orders, "committed")
+    producer.write()
+    with fails_before_fetch(orders, by=lambda: producer.write(commit=True, count=0)) as follower:
+        with promised(cluster, unless=MARKER_WAITS, seen="; last seen: 0$") as outcome:
+            await_committed(follower, timeouts.REQUEST_S)
+        if outcome.deviates:
+            await_committed(follower, timeouts.PROGRESS_S)
+
+
+def await_committed(leader: Broker, timeout_s: float) -> None:
+    """Wait until read_committed consumers of this leader can read the transaction.
+
+    :raises PromiseBroken: they cannot
+    """
+    await_until(
+        lambda: leader.admin.last_stable_offset("orders", 0),
+        lambda offset: offset == RECORDS + 1,
+        timeout_s=timeout_s,
+        what=f"the last stable offset of orders-0 on {leader} to be {RECORDS + 1}",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
+
+
+def create_topic_apart(cluster: Cluster) -> Topic:
+    """Create ``orders``, with a leader and one follower that fetches another partition, too, of the other log dir.
+
+    No broker waits for the end of a held fetcher thread that has another partition.
+
+    :raises Inconclusive: a broker has both in one log dir
+    """
+    leader, follower, _ = cluster.brokers
+    made = [
+        cluster.create_topics(NewTopic(name=name, assignment={0: [leader.id, follower.id]}))
+        for name in ("orders", "others")
+    ]
+    [orders], [others] = made
+    if orders[0].log_dir_on(leader) == others[0].log_dir_on(leader):
+        raise Inconclusive(f"{leader} has {orders} and {others} in one log dir")
+    return orders
+
+
+@contextmanager
+def fails_before_fetch(orders: Topic, *, by: Callable[[], object]) -> Iterator[Broker]:
+    """The leader appends what ``by`` sends, and its log dir fails before the follower has it. The follower then leads.
+
+    Yields the follower.
+    """
+    cluster, leader = orders.cluster, leader_of(orders[0])
+    [follower] = orders[0].followers()
+    log_dir = orders[0].log_dir_on(leader)
+    behind = Held(cluster, follower, "follower-fetches", of_thread=f"ReplicaFetcherThread-0-{leader.id}")
+    with injected(behind), injected(Held(cluster, leader, "leader-appended", about="orders-0", by=by)) as appended:
+        appended.undo()
+        await_waiting(leader)
+        with injected(Chmod000(log_dir)):
+            await_offline(orders[0], leader)
+            behind.undo()
+            yield follower
+
+
+def await_waiting(leader: Broker) -> None:
+    """Wait until a produce request, or a marker, waits for followers.
+
+    :raises Inconclusive: none does
+    """
+    mbeans = leader.mbeans
+    assert mbeans is not None
+    await_until(
+        mbeans.waiting_produce_requests,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"a request to wait for followers on {leader}",
+        retry_on=(NoAnswer,),
+        failure=Inconclusive,
+    )
