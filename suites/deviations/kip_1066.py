@@ -23,6 +23,16 @@ MOVE_ANSWERED_OTHERWISE = Deviation(
     pollutes=False,
 )
 
+CANCEL_REFUSED = Deviation(
+    kip=1066,
+    promised='no new partitions are allocated on a cordoned log directory, which "still fully functions"',
+    actual="a move away from it cannot be cancelled: AlterReplicaLogDirs onto the log dir that the replica is in is "
+    "refused with INVALID_REPLICA_ASSIGNMENT",
+    issue="none found; ReplicaManager.alterReplicaLogDirs refuses each cordoned log dir",
+    builds=VersionRange.parse(">=4.3.0"),
+    pollutes=False,
+)
+
 _EXPLICIT = "KAFKA-20832"
 _BEFORE_FIX = VersionRange.parse(">=4.3.0,<4.3.2")  # also fixed on the 4.3 branch, after 4.3.1
 

@@ -25,6 +25,7 @@ from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
 from suites.checks import check_logged, check_promised_or_known
 from suites.deviations import (
+    CANCEL_REFUSED,
     EXPLICIT_PARTITIONS_ACCEPTED,
     EXPLICIT_TOPIC_ACCEPTED,
     MOVE_ANSWERED_OTHERWISE,
@@ -35,7 +36,7 @@ from suites.kip_1066.cordons import cordon, cordon_scenario
 from suites.kip_1066.refused import answer_of, check_only_replicas, check_refused_without_effect
 from suites.observing import expectation_of
 from suites.state_check import StateCheck
-from suites.steps import finish_move
+from suites.steps import SMALL_FETCHES, begin_move, finish_move, moves_held, write_untracked_records
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
@@ -234,4 +235,39 @@ def test_moved_onto(cluster: Cluster) -> None:
     cordon(state, broker, here)
     orders[0].move_to(there)
     finish_move(state, orders[0], there)
+    state.check()
+
+
+@cordon_scenario(
+    "kip-1066/move-cancelled",
+    plan="Error handling: AlterReplicaLogDirs request, onto the log dir that the replica is in",
+    judged=False,
+    deviations=(CANCEL_REFUSED,),
+    brokers=2,
+    overrides=SMALL_FETCHES,
+)
+def test_move_cancelled(cluster: Cluster) -> None:
+    """A move away from a cordoned log dir is cancelled: the replica stays there, since nothing is placed."""
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, 800, size=1000)
+    state = StateCheck(cluster, orders)
+    broker = cluster.brokers[1]
+    here = orders[0].log_dir_on(broker)
+    there = other_dir(here)
+    cordon(state, broker, here)
+    with moves_held(broker):
+        begin_move(orders[0], there)
+        state.move_held(orders[0], there)
+        try:
+            orders[0].move_to(here)
+            seen = "done"
+        except Refused as refusal:
+            seen = refusal.error
+        refused = check_promised_or_known(
+            CANCEL_REFUSED, cluster, seen, promised="done", known="INVALID_REPLICA_ASSIGNMENT"
+        )
+        if not refused:
+            finish_move(state, orders[0], here)
+    if refused:
+        finish_move(state, orders[0], there)
     state.check()
