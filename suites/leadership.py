@@ -74,12 +74,21 @@ def await_leader(partition: Partition, via: Broker, wanted: Callable[[int | None
 
 
 def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> None:
-    """The controller makes the only replica of a partition the leader, since its log dir is good.
+    """The controller makes the only replica of a partition the leader, once it has it in a good log dir.
 
     Where it does not, it does after a restart of the broker.
 
-    :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart
+    :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart; or
+        the controller goes on counting the replica as offline
     """
+    await_until(
+        lambda: partition.describe(broker),
+        lambda state: broker.id not in state.offline_replicas,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the controller to have the replica of {partition} on {broker} in a good log dir",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
     def await_led() -> None:
         await_leader(partition, broker, lambda leader: leader == broker.id, "to have a leader")
@@ -134,13 +143,13 @@ def await_out_of_sync(partition: Partition, broker: Broker) -> None:
     )
 
 
-def await_offline(partition: Partition, broker: Broker) -> None:
-    """Wait until the controller counts the broker's replica as offline.
+def await_offline(partition: Partition, broker: Broker, *, via: Broker | None = None) -> None:
+    """Wait until the controller counts the broker's replica as offline, as ``via``, or any broker, knows it.
 
     :raises PromiseBroken: it does not
     """
     await_until(
-        partition.describe,
+        lambda: partition.describe(via),
         lambda state: broker.id in state.offline_replicas,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"the controller to count the replica of {partition} on {broker} as offline",

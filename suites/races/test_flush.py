@@ -48,7 +48,7 @@ def create_topics(cluster: Cluster) -> Topic:
     plan="a move ends while the flush of a rolled segment is due: no log dir goes offline",
     issue="KAFKA-19571",
     judged=False,
-    builds=VersionRange.parse(">=3.2.0"),
+    builds=VersionRange.parse(">=3.7.0"),
     deviations=(GOOD_LOG_DIR_OFFLINE,),
     holds=True,
 )

@@ -18,7 +18,7 @@ from suites.deviations import ENDS_ON_FAILED_LOG_DIR
 from suites.leadership import await_offline, await_out_of_sync
 from suites.observing import observe
 from suites.scenario import scenario
-from suites.steps import write_untracked_records
+from suites.steps import await_no_reassignment, write_untracked_records
 
 PAUSED_IN_SESSION = {
     "replica.lag.time.max.ms": "1000",
@@ -55,7 +55,7 @@ def test_reassigned_to_failed(cluster: Cluster) -> None:
         cluster.reassign(orders[0], [staying])
         joins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)
         with injected(joins), injected(Chmod000(failing)):
-            await_offline(orders[0], staying)
+            await_offline(orders[0], staying, via=leader)
             if staying.id in orders[0].describe(leader).isr:
                 raise Inconclusive(f"{staying} is in the ISR of {orders[0]} before {leader} has asked for it")
             joins.undo()
@@ -72,3 +72,6 @@ def test_reassigned_to_failed(cluster: Cluster) -> None:
                 raise PromiseBroken(f"{leader} must lead {orders[0]}: {state}; it has the replica: {stays}")
             seen = f"{state}; {leader} has the replica: {stays}"
             observe(ENDS_ON_FAILED_LOG_DIR, cluster, deviates=ended, seen=seen)
+            if not ended:
+                cluster.cancel_reassignment(orders[0])
+                await_no_reassignment(cluster)

@@ -55,7 +55,7 @@ def test_failed_replica_rejoins(cluster: Cluster) -> None:
         write_untracked_records(orders, TAIL)
         rejoins = Held(cluster, leader, "isr-change-sent", about="orders-0", by=pause.undo)
         with injected(rejoins), injected(Chmod000(log_dir)):
-            await_offline(orders[0], follower)
+            await_offline(orders[0], follower, via=leader)
             rejoins.undo()
             await_checkpoints(orders[0].log_dir_on(leader), 4)
             state = orders[0].describe(leader)
@@ -74,7 +74,9 @@ def test_failed_replica_rejoins(cluster: Cluster) -> None:
 )
 def test_stale_answer(cluster: Cluster) -> None:
     """An answer that makes a follower truncate is delayed. It leads and commits these records meanwhile: they stay."""
-    await_end(commit_before_truncation(cluster, "fetch-answered"), COMMITTED + TAIL, failure=PromiseBroken)
+    # The answer with the offset where the logs diverge, and no answer that the other broker does not lead yet.
+    leader = commit_before_truncation(cluster, "fetch-answered", about=f"orders-0 endOffset={COMMITTED}")
+    await_end(leader, COMMITTED + TAIL, failure=PromiseBroken)
 
 
 @scenario(
@@ -94,7 +96,7 @@ def test_stale_truncation(cluster: Cluster) -> None:
         await_end(leader, COMMITTED + TAIL, failure=PromiseBroken)
 
 
-def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
+def commit_before_truncation(cluster: Cluster, point: str, *, about: str = "orders-0") -> Broker:
     """Hold a follower at this point, on its way to truncate records, until it has led and committed them.
 
     It follows again when the hold ends. Then all other brokers are killed before it fetches: it is in the ISR, so it
@@ -116,7 +118,7 @@ def commit_before_truncation(cluster: Cluster, point: str) -> Broker:
             cluster,
             victim,
             point,
-            about="orders-0",
+            about=about,
             of_thread=f"ReplicaFetcherThread-0-{second.id}",
             by=lambda: lead(orders[0], second),
         )
