@@ -1,6 +1,6 @@
 """Finds the hold that makes a rare failure frequent (``jbod pin``).
 
-The case runs again without a hold, to see how rare the failure is. One run then notes which points threads came to
+The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
 while faults were in force. Each of these points is held in one run, and those with which the case failed are held in
 several. A hold delays a thread and changes nothing else, so a failure with it is a failure of Kafka.
 """
@@ -11,8 +11,9 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.events import FaultInjecting, HoldOver
@@ -24,6 +25,8 @@ from harness.waiting import CROWDED
 
 LONGER_S = 1.0
 """How long threads are held once holds of :data:`~harness.runner.holding.DEFAULT_S` made nothing fail."""
+_NOTED = 3
+"""The runs that note which points threads come to: in a race, a thread does not come to each point in each run."""
 _BEST = 3
 _TO_CONFIRM = 0.25
 """The share of the time that is kept for more runs with the best holds."""
@@ -108,13 +111,12 @@ class Pinning:
     def _passed(self, points: Collection[str]) -> list[tuple[str, str]]:
         """The points that threads came to, with where; first those that few came to."""
         holds = [HoldOption(point=point, where=where, for_s=0.0) for point in points for where in WHERE]
-        [[case]] = self._run([holds])
-        if case is None or case.run_dir is None or case.verdict == "skipped":
-            why = "there was no time" if case is None else case.reason
+        cases = [case for each in self._run([holds] * _NOTED) for case in each]
+        run_dirs = [case.run_dir for case in cases if case and case.run_dir and case.verdict != "skipped"]
+        if not run_dirs:
+            why = next((case.reason for case in cases if case), "there was no time")
             raise HarnessError(f"the case could not be run with all points ({why}): nothing shows which of them matter")
-        events = [*read_journal(case.run_dir)]
-        struck = next((event.struck for event in events if isinstance(event, FaultInjecting)), None)
-        came = Counter((event.point, _where(event.node, struck)) for event in events if isinstance(event, HoldOver))
+        came = Counter(place for run_dir in run_dirs for place in _came(run_dir))
         return sorted(came, key=lambda place: (came[place], WHERE.index(place[1])))
 
     def _try(self, holds: Sequence[HoldOption | None], times: int) -> list[Tried]:
@@ -153,6 +155,13 @@ class Pinning:
 def alike(reason: str) -> str:
     """The beginning of a reason without numbers and names, which is the same for the same failure."""
     return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", _CROWDING.sub("", reason)))[:60]
+
+
+def _came(run_dir: Path) -> Iterator[tuple[str, str]]:
+    """The point and the place of each thread that was held, by the journal of a run."""
+    events = [*read_journal(run_dir)]
+    struck = next((event.struck for event in events if isinstance(event, FaultInjecting)), None)
+    return ((event.point, _where(event.node, struck)) for event in events if isinstance(event, HoldOver))
 
 
 def _where(node: str, struck: str | None) -> str:
