@@ -20,7 +20,7 @@ from harness.errors import AwaitTimeout, PromiseBroken
 from harness.events import FollowersHeld
 from harness.journal import now
 from harness.kafka.admin import Admin, Refused
-from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
 from suites.state_check import StateCheck
@@ -72,8 +72,7 @@ class MemberlessGroup:
 
         That commit is not repeated: another coordinator would take it, and hide that it has lost those before.
         """
-        host, _, port = self._log.leader().bootstrap.rpartition(":")
-        connection = Connection(host, int(port))  # a connection serves one request at a time
+        connection = self._log.leader().new_connection()
         admin = Admin(connection)
         with in_background(lambda: self._commit(admin, self._tried + 1), every_s=_EVERY_S) as errors:
             yield

@@ -14,6 +14,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import PartitionState
 from harness.kafka.versions import VersionRange
 from harness.runner.deviation import Deviation
 from harness.waiting import await_until
@@ -81,13 +82,12 @@ def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> No
     :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart; or
         the controller goes on counting the replica as offline
     """
-    await_until(
-        lambda: partition.describe(broker),
+    _await_state(
+        partition,
         lambda state: broker.id not in state.offline_replicas,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"the controller to have the replica of {partition} on {broker} in a good log dir",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
+        f"the controller to have the replica of {partition} on {broker} in a good log dir",
+        timeouts.LOG_DIR_FAILURE_S,
+        via=broker,
     )
 
     def await_led() -> None:
@@ -133,13 +133,11 @@ def await_out_of_sync(partition: Partition, broker: Broker) -> None:
 
     :raises PromiseBroken: it stays there
     """
-    await_until(
-        partition.describe,
+    _await_state(
+        partition,
         lambda state: broker.id not in state.isr,
-        timeout_s=timeouts.BROKER_FAILURE_S,
-        what=f"{broker} to leave the ISR of {partition}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
+        f"{broker} to leave the ISR of {partition}",
+        timeouts.BROKER_FAILURE_S,
     )
 
 
@@ -148,11 +146,32 @@ def await_offline(partition: Partition, broker: Broker, *, via: Broker | None = 
 
     :raises PromiseBroken: it does not
     """
+    _await_state(
+        partition,
+        lambda state: broker.id in state.offline_replicas,
+        f"the controller to count the replica of {partition} on {broker} as offline",
+        timeouts.LOG_DIR_FAILURE_S,
+        via=via,
+    )
+
+
+def _await_state(
+    partition: Partition,
+    wanted: Callable[[PartitionState], bool],
+    what: str,
+    timeout_s: float,
+    *,
+    via: Broker | None = None,
+) -> None:
+    """Wait until ``via``, or any broker, knows such a state of the partition.
+
+    :raises PromiseBroken: it does not in time
+    """
     await_until(
         lambda: partition.describe(via),
-        lambda state: broker.id in state.offline_replicas,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"the controller to count the replica of {partition} on {broker} as offline",
+        wanted,
+        timeout_s=timeout_s,
+        what=what,
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )

@@ -64,11 +64,11 @@ class Broker:
         self._killed_at: float | None = None
         self._paused = False
         self._had: dict[str, dict[str, int]] = {}
-        self.admin = self.new_admin()
+        self.admin = Admin(self.new_connection())
 
-    def new_admin(self) -> Admin:
-        """An admin client of its own connection: :attr:`admin` waits for each answer before it asks again."""
-        return Admin(Connection(HOST, int(self.bootstrap.rpartition(":")[2])))
+    def new_connection(self, timeout_s: float = timeouts.REQUEST_S) -> Connection:
+        """Another connection than that of :attr:`admin`: a connection waits for each answer before the next request."""
+        return Connection(HOST, int(self.bootstrap.rpartition(":")[2]), timeout_s)
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
 

@@ -77,8 +77,7 @@ class Watcher(_WatchingThread):
 
     def watch(self, broker: Broker) -> None:
         """Poll this broker too."""
-        host, _, port = broker.bootstrap.rpartition(":")
-        self._connections[broker.id] = Connection(host, int(port), timeout_s=_ANSWER_S)
+        self._connections[broker.id] = broker.new_connection(_ANSWER_S)
         self._brokers.append(broker)
 
     def stop(self) -> None:

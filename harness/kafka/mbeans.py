@@ -157,20 +157,14 @@ class MBeans:
 
         :raises BuildLacks: the controller does not have the MBean
         """
-        [count] = self._read(UNCLEAN_ELECTIONS)
-        if not count:
-            raise BuildLacks(f"this Kafka build has no MBean {UNCLEAN_ELECTIONS}")
-        return _value(count, "Count") or 0
+        return self._only(UNCLEAN_ELECTIONS, "Count")
 
     def waiting_produce_requests(self) -> int:
         """The produce requests that wait for followers on this broker.
 
         :raises BuildLacks: the broker does not have the MBean
         """
-        [count] = self._read(WAITING_PRODUCE)
-        if not count:
-            raise BuildLacks(f"this Kafka build has no MBean {WAITING_PRODUCE}")
-        return _value(count) or 0
+        return self._only(WAITING_PRODUCE, "Value")
 
     def fetched(self, topic: str, partition: int) -> list[str]:
         """The fetcher threads of this broker that have the partition, such as ReplicaFetcherThread-0-2.
@@ -183,6 +177,16 @@ class MBeans:
         names = [dict(part.split("=", 1) for part in mbean.partition(":")[2].split(",")) for mbean in found]
         wanted = (topic, str(partition))
         return sorted(each["clientId"] for each in names if (each["topic"], each["partition"]) == wanted)
+
+    def _only(self, mbean: str, attribute: str) -> int:
+        """An attribute of one MBean.
+
+        :raises BuildLacks: the node does not have the MBean
+        """
+        [found] = self._read(mbean)
+        if not found:
+            raise BuildLacks(f"this Kafka build has no MBean {mbean}")
+        return _value(found, attribute) or 0
 
     def _missing(self, mbean: str, state: _Found) -> NoAnswer | BuildLacks:
         """The error for a broker without an MBean: its build has none, or it is starting or stopping."""

@@ -101,10 +101,11 @@ def conclude(
         noted = {each.actual for each in deviations_of(case, deviations)}
         if unseen := [each.actual for each in deviations if each.deterministic and each.actual not in noted]:
             reasons.append((EXIT_INCONCLUSIVE, f"the known deviation of this build was not seen: {'; '.join(unseen)}"))
-    if case is not None and any(code == EXIT_INVALID for code, _ in reasons) and (long := _long_holds(case)):
-        reasons = [(EXIT_INCONCLUSIVE, f"{long}; it might be why: {'; '.join(reason for _, reason in reasons)}")]
-    if not reasons and case is not None and (long := _long_holds(case)):
-        reasons.append((EXIT_INCONCLUSIVE, f"{long}; the race may have gone another way"))
+    if case is not None and (long := _long_holds(case)):
+        if not reasons:
+            reasons = [(EXIT_INCONCLUSIVE, f"{long}; the race may have gone another way")]
+        elif any(code == EXIT_INVALID for code, _ in reasons):
+            reasons = [(EXIT_INCONCLUSIVE, f"{long}; it might be why: {'; '.join(reason for _, reason in reasons)}")]
     if overriding := _overriding_reason(case) if case else None:
         code, reason = overriding
         return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(other for _, other in reasons)])

@@ -126,7 +126,7 @@ class Pinning:
         for number, hold in enumerate(holds):
             cases = [case for each in ran[number :: len(holds)] for case in each if case is not None]
             shown = [case for case in cases if case.verdict in ("valid", "invalid")]
-            if shown or (cases and hold is None):
+            if cases:
                 tried.append(Tried(hold=hold, fails=sum(map(self._fails, shown)), of=len(shown)))
                 self._say(f"  {tried[-1]}")
         return tried

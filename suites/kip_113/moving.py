@@ -39,7 +39,6 @@ from suites.steps import (
     SMALL_FETCHES,
     begin_move,
     finish_move,
-    leave_future_replica_alone,
     moves_held,
     restart_after_healing,
     write_untracked_records,
@@ -86,10 +85,6 @@ class Move:
     def folder(self) -> Path:
         """The replica's folder in the new log dir."""
         return self.there.replica_dir(self.partition.topic, self.partition.index)
-
-    def leave_future_replica_alone(self) -> Path:
-        """While the broker is down, make the moved replica a future replica alone; returns its folder."""
-        return leave_future_replica_alone(self.partition, self.there)
 
 
 @contextmanager

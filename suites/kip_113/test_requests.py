@@ -18,7 +18,7 @@ from harness.cluster.topic import Partition
 from harness.crowding import Crowding, Deadline
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Admin, NewTopic
-from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.waiting import CROWDED, await_until
@@ -264,8 +264,7 @@ def check_swaps_atomic(partition: Partition) -> None:
     """
     since_begin = Deadline(0.0)  # for its measurement of the crowding
     broker, key = partition.leader(), (partition.topic, partition.index)
-    host, _, port = broker.bootstrap.rpartition(":")
-    connections = [Connection(host, int(port)) for _ in range(2)]
+    connections = [broker.new_connection() for _ in range(2)]
     seen: dict[tuple[str, ...], int] = {}
 
     def look(admin: Admin) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 
 from faults.base import injected
@@ -61,6 +60,7 @@ from suites.steps import (
     await_moved,
     delete_by_hand,
     finish_move,
+    leave_future_replica_alone,
     marked,
     write_untracked_records,
 )
@@ -76,7 +76,7 @@ def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker finds a future replica and no current one, all log dirs good: the future replica becomes current."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
-            files = segment_files(move.leave_future_replica_alone())
+            files = segment_files(leave_future_replica_alone(move.partition, move.there))
             unless = OLD_LOG_DIR_REPORTED if is_reported_in_old_log_dir(move) else FUTURE_REPLICA_IGNORED
         move.state.check(timeouts.RECOVERY_S)
         with promised(cluster, unless=unless, seen=f"^{move.broker} created {move.partition}, though"):
@@ -116,7 +116,7 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
         await_moved(refunds[0], place)
         move.state.add_topic(refunds)
         with move.broker_down():
-            replace(move, partition=refunds[0], there=place).leave_future_replica_alone()
+            leave_future_replica_alone(refunds[0], place)
         cluster.await_healthy(failure=PromiseBroken)
         with promised(cluster, unless=LONE_FUTURE_REPLICA_EMPTIED, seen=emptied(refunds[0])):
             check_logs_unchanged(kept, timeouts.REQUEST_S)
@@ -150,7 +150,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
     with moving(cluster, workload, held=False) as move:
         bad = move.third
         with move.broker_down(), injected(Chmod000(bad)):
-            future = move.leave_future_replica_alone()
+            future = leave_future_replica_alone(move.partition, move.there)
             log = StoredLog(future).fingerprint()
             move.state.log_dir_failed(bad)
             move.broker.start()

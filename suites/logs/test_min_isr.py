@@ -19,7 +19,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Admin, Refused
-from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
@@ -76,8 +76,7 @@ def test_isr_shrinks_amid_write(cluster: Cluster) -> None:
     state = StateCheck(cluster, events)
     leader, followers = leader_of(events[0]), events[0].followers()
     write_untracked_records(events, BEFORE)
-    host, port = leader.bootstrap.split(":")
-    waiting = Admin(Connection(host, int(port)))  # a connection serves one request at a time
+    waiting = Admin(leader.new_connection())
     with concurrent.futures.ThreadPoolExecutor(1) as pool, injected(*map(BrokerPaused, followers)):
         waits = pool.submit(waiting.produce, events.name, 0, b"waits", acks=-1, timeout_s=WAITS_S)
         state.broker_gone(*followers)

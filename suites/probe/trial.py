@@ -48,8 +48,7 @@ class Trial:
     @cached_property
     def connection(self) -> Connection:
         """A separate connection to the broker, which records the version of each request."""
-        host, _, port = self.broker.bootstrap.rpartition(":")
-        return Connection(host, int(port), timeout_s=SOON_S)
+        return self.broker.new_connection(SOON_S)
 
     @cached_property
     def admin(self) -> Admin:

@@ -15,7 +15,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import promised
@@ -46,7 +46,7 @@ def test_failed_before_ack(cluster: Cluster) -> None:
         asked: list[Future[int]] = []
 
         def ask() -> None:
-            client = leader.new_admin()  # the other one must not wait for this answer
+            client = Admin(leader.new_connection())
             asked.append(apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S))
 
         with (
