@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -51,6 +51,20 @@ class HoldOption:
             raise UsageError(f"--hold {text}: there is no point {found['point']}; jbod points lists them")
         return cls(point=found["point"], where=found["where"], for_s=float(found["seconds"] or DEFAULT_S))
 
+    def longer(self) -> HoldOption | None:
+        """The same hold for twice as long, or as long as the point allows; None if that is no longer."""
+        for_s = min(2 * self.for_s, self._limit_s)
+        return replace(self, for_s=for_s) if for_s > self.for_s else None
+
+    @property
+    def threads(self) -> int:
+        """How many threads of a node are held: all together no longer than the point allows."""
+        return max(1, min(_MOST_THREADS, int(self._limit_s / self.for_s))) if self.for_s else _MOST_THREADS
+
+    @property
+    def _limit_s(self) -> float:
+        return read_points()[self.point].limit_s
+
     def __str__(self) -> str:
         return f"{self.point}@{self.where}/{self.for_s:g}"
 
@@ -87,7 +101,7 @@ class HoldsAmidFaults:
         """Begin the holds if the event is the first fault."""
         if isinstance(event, FaultInjecting) and self._cluster is not None and not self._holds:
             self._holds = [
-                Hold(self._cluster, node, option.point, Who(threads=_MOST_THREADS), option.for_s)
+                Hold(self._cluster, node, option.point, Who(threads=option.threads), option.for_s)
                 for option in self._options
                 for node in self._nodes(self._cluster, option.where, event.struck)
             ]

@@ -1,8 +1,9 @@
 """Finds the hold that makes a rare failure frequent (``jbod pin``).
 
 The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
-while faults were in force. Each of these points is held in one run, and those with which the case failed are held in
-several. A hold delays a thread and changes nothing else, so a failure with it is a failure of Kafka.
+while faults were in force. Each of these points is held in one run, longer each time until the case fails. The holds
+with which it failed are tried in several runs, and the best one for longer times as long as that is better. A hold
+delays a thread and changes nothing else, so a failure with it is a failure of Kafka.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from harness.runner.holding import CONTROLLERS, OTHERS, STRUCK, WHERE, HoldOptio
 from harness.runner.subrun import run_beside
 from harness.waiting import CROWDED
 
-LONGER_S = 1.0
-"""How long threads are held once holds of :data:`~harness.runner.holding.DEFAULT_S` made nothing fail."""
 _NOTED = 3
 """The runs that note which points threads come to: in a race, a thread does not come to each point in each run."""
 _BEST = 3
@@ -98,15 +97,26 @@ class Pinning:
         [before] = self._try([None], times)
         passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
-        tried = self._try([HoldOption(point=point, where=where) for point, where in passed], 1)
-        if not any(each.fails for each in tried):
-            tried = self._try([HoldOption(point=point, where=where, for_s=LONGER_S) for point, where in passed], 1)
+        holds = [HoldOption(point=point, where=where) for point, where in passed]
+        tried = self._try(holds, 1)
+        while not any(each.fails for each in tried) and (holds := _longer(holds)):
+            tried = self._try(holds, 1)
         self._until = ends
-        failing = [each.hold for each in tried if each.fails][:_BEST]
-        best = max(self._try(failing, times), key=lambda each: each.at_least, default=None)
+        best = self._best([each.hold for each in tried if each.hold and each.fails][:_BEST], times)
         if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
         return Pinned(before=before, best=best, tried=tried)
+
+    def _best(self, holds: Sequence[HoldOption], times: int) -> Tried | None:
+        """The best of the holds, for the time with which the case fails most often; None without holds or time."""
+        best = None
+        while holds:
+            now = max(self._try(holds, times), key=lambda each: each.at_least, default=None)
+            if now is None or (best is not None and now.at_least <= best.at_least):
+                break
+            best = now
+            holds = _longer([best.hold]) if best.hold and best.fails < best.of else []
+        return best
 
     def _passed(self, points: Collection[str]) -> list[tuple[str, str]]:
         """The points that threads came to, with where; first those that few came to."""
@@ -155,6 +165,11 @@ class Pinning:
 def alike(reason: str) -> str:
     """The beginning of a reason without numbers and names, which is the same for the same failure."""
     return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", _CROWDING.sub("", reason)))[:60]
+
+
+def _longer(holds: Sequence[HoldOption]) -> list[HoldOption]:
+    """These holds, each for twice as long; without those whose points do not allow it."""
+    return [longer for hold in holds if (longer := hold.longer()) is not None]
 
 
 def _came(run_dir: Path) -> Iterator[tuple[str, str]]:

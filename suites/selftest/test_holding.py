@@ -93,6 +93,26 @@ def test_longer_holds_are_tried_if_no_short_one_makes_it_fail(monkeypatch: pytes
     assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == "move-reads@others/1: 3 of 3"
 
 
+def test_the_best_hold_is_tried_for_longer_until_it_fails_in_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the longer hold fails in each run, and is the best. Then it fails in none, and the shorter one is."""
+    some, longer = "move-reads@others/0.5", "move-reads@others/1"
+    runs = Runs(longer, {some: ["invalid", "valid", "invalid", "valid"]})
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{longer}: 3 of 3"
+    runs = Runs(None, {some: ["invalid", "valid", "invalid", "invalid"], longer: ["valid"] * 3})
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{some}: 2 of 3"
+    assert runs.holds[-1] == [longer]
+
+
+def test_a_longer_hold_stops_fewer_threads() -> None:
+    """Threads of one node are held no longer than the point allows, all together: 8 s here."""
+    option: HoldOption | None = HoldOption(point="move-reads", where="struck", for_s=1.0)
+    seen = []
+    while option is not None:
+        seen.append((option.for_s, option.threads))
+        option = option.longer()
+    assert seen == [(1.0, 3), (2.0, 3), (4.0, 2), (8.0, 1)]
+
+
 def test_no_hold_is_found_without_time_or_without_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(monkeypatch, Runs(None), PASSED, time.monotonic() + 60.0) is None
 
