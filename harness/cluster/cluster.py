@@ -137,7 +137,8 @@ class Cluster(ClusterLifecycle):
         :raises Refused: Kafka returns an error for a topic
         """
         for name, count in counts.items():
-            self._controller_or_any().admin.create_partitions(name, count)
+            with OwnPart(self, "create partitions").served():
+                self._controller_or_any().admin.create_partitions(name, count)
         topics = self.await_topics(counts)
         self.journal.write("partitions.created", topics=dict(counts))
         return topics
@@ -205,19 +206,24 @@ class Cluster(ClusterLifecycle):
     def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
         """Begin to reassign a partition to these brokers, in this order; :meth:`reassignments` shows the progress.
 
-        :raises Refused: Kafka returns an error
+        :raises RefusedOwnPart: Kafka returns an error
         """
         ids = [broker.id for broker in brokers]
-        self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
+        with self._reassigning():
+            self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
     def cancel_reassignment(self, partition: Partition) -> None:
         """Cancel the reassignment of a partition: the replicas that it adds are removed, and the old ones stay.
 
-        :raises Refused: Kafka returns an error, such as NO_REASSIGNMENT_IN_PROGRESS
+        :raises RefusedOwnPart: Kafka returns an error, such as NO_REASSIGNMENT_IN_PROGRESS
         """
-        self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, None)
+        with self._reassigning():
+            self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, None)
         self.journal.write("reassignment.cancel_asked", partition=str(partition))
+
+    def _reassigning(self) -> contextlib.AbstractContextManager[None]:
+        return OwnPart(self, "begin and cancel reassignments", needs_all=False).served()
 
     def reassignments(self) -> tuple[Reassignment, ...]:
         """The reassignments in progress."""
@@ -226,7 +232,8 @@ class Cluster(ClusterLifecycle):
     def delete_topics(self, *topics: Topic) -> None:
         """Delete topics in one request and wait until no live broker lists them. Brokers delete the data later."""
         names = [topic.name for topic in topics]
-        self._controller_or_any().admin.delete_topics(names)
+        with OwnPart(self, "delete topics", needs_all=False).served():
+            self._controller_or_any().admin.delete_topics(names)
         await_until(
             lambda: [
                 broker

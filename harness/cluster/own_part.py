@@ -7,11 +7,13 @@ harness/README.md has a table of all waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from harness.cluster.session_loss import LostSession, lost_session
 from harness.crowding import Deadline
-from harness.errors import AwaitTimeout, EnvironmentLacks, Inconclusive, JbodError, PromiseBroken
+from harness.errors import AwaitTimeout, EnvironmentLacks, Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
 from harness.host.disk_space import why_full
 from harness.journal import now
@@ -28,6 +30,12 @@ _TOO_LATE = "REQUEST_TIMED_OUT"
 
 class RefusedOwnPart(Refused, PromiseBroken):
     """Kafka refused a request that every scenario relies on."""
+
+    exit_code = PromiseBroken.exit_code
+
+
+class FailedOwnPart(ToolFailed, PromiseBroken):
+    """One of Kafka's tools did not carry out what every scenario relies on."""
 
     exit_code = PromiseBroken.exit_code
 
@@ -74,12 +82,26 @@ class OwnPart:
             return error
         return Inconclusive(str(error) if CROWDED in seen else f"{CROWDED} ({crowding}): {error}")
 
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """Inside the block, Kafka must serve each request, and each of its tools must succeed.
+
+        :raises JbodError: as of :meth:`refused`; :class:`FailedOwnPart` for a tool that failed, if Kafka is to blame
+        """
+        try:
+            yield
+        except Refused as refusal:
+            raise self.refused(refusal) from refusal
+        except ToolFailed as failure:
+            error = self.unserved(str(failure))
+            raise FailedOwnPart(str(error)) if isinstance(error, PromiseBroken) else error from failure
+
     def refused(self, refusal: Refused) -> JbodError:
         """Return the error for a request that Kafka refused; :class:`RefusedOwnPart` if Kafka is to blame.
 
         Kafka has answered, so a crowded machine is no excuse, unless the answer is that the time was too short.
         """
-        if self._idle():
+        if self._needs_all and self._idle():
             return refusal
         seen = f"Kafka must {self._promise}: {refusal}"
         if lost := self._lost_session():

@@ -22,6 +22,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.host.scratch import scratch
 from harness.kafka.tools import tool_output
@@ -86,7 +87,7 @@ def execute(
     :param log_dirs_throttle: bytes a second between log dirs; :func:`verify` removes it
     :param timeout_ms: how long the tool repeats AlterReplicaLogDirs to a broker that does not have the replica yet;
         None: the tool's default, 10 s
-    :raises HarnessError: the tool refused or gave up; with its output
+    :raises FailedOwnPart: the tool refused or gave up; with its output
     """
     limits = {
         "--throttle": throttle,
@@ -101,7 +102,7 @@ def execute(
 def verify(cluster: Cluster, *placements: Placement) -> list[str]:
     """The tool's lines about moves that are not complete; empty if all are. Removes throttles if all are.
 
-    :raises HarnessError: the tool failed
+    :raises FailedOwnPart: the tool failed
     """
     return unfinished(_run_on(cluster, "--verify", placements), placements)
 
@@ -122,7 +123,7 @@ def generate(
 
     :param brokers: the brokers to choose from
     :param ignore_racks: pass ``--disable-rack-aware``
-    :raises HarnessError: the tool refused; with its output
+    :raises FailedOwnPart: the tool refused; with its output
     """
     ids = ",".join(str(broker.id) for broker in brokers)
     options = ["--disable-rack-aware"] if ignore_racks else []
@@ -143,7 +144,7 @@ def _placement(cluster: Cluster, assignment: _Assignment) -> Placement:
 def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
     """Cancel the moves that :func:`execute` began; returns the tool's output.
 
-    :raises HarnessError: the tool failed
+    :raises FailedOwnPart: the tool failed
     """
     cluster.journal.write("reassignment.cancelling", placements=list(map(str, placements)))
     return _run_on(cluster, "--cancel", placements)
@@ -160,7 +161,10 @@ def _run(cluster: Cluster, action: str, file_option: str, content: object, *opti
         file = folder / "reassignment.json"
         file.write_text(json.dumps(content))
         arguments = ("--bootstrap-server", cluster.bootstrap, action, file_option, str(file), *options)
-        with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output:
+        with (
+            OwnPart(cluster, f"carry out kafka-reassign-partitions {action}", needs_all=False).served(),
+            tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output,
+        ):
             lines = [line.strip() for line in output]
     cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from harness.cluster.own_part import OwnPart
 from harness.errors import AwaitTimeout
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Partition:
 
     def delete_records(self, before: int) -> int:
         """Delete the records below an offset; returns the new log start offset."""
-        return self.leader().admin.delete_records(self.topic, self.index, before)
+        with OwnPart(self.cluster, "delete records", needs_all=False).served():
+            return self.leader().admin.delete_records(self.topic, self.index, before)
 
     def log_dir_on(self, broker: Broker) -> LogDir:
         """The log dir that holds the replica on ``broker``.
@@ -59,8 +61,11 @@ class Partition:
         """Begin to move the replica on the log dir's broker into this log dir (KIP-113).
 
         If the replica is already in this log dir, the broker cancels a move that is in progress.
+
+        :raises RefusedOwnPart: the broker refuses
         """
-        log_dir.broker.admin.alter_replica_log_dir(self.topic, self.index, str(log_dir.path))
+        with OwnPart(self.cluster, "begin and cancel moves between log dirs", needs_all=False).served():
+            log_dir.broker.admin.alter_replica_log_dir(self.topic, self.index, str(log_dir.path))
         log_dir.broker.journal.write("replica.move", partition=str(self), to=str(log_dir))
 
     def __str__(self) -> str:
@@ -76,8 +81,12 @@ class Topic:
         self.partitions = tuple(Partition(cluster, name, index) for index in range(partitions))
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Set some of the topic's configs."""
-        self.cluster.live_brokers()[0].admin.set_topic_configs(self.name, configs)
+        """Set some of the topic's configs.
+
+        :raises RefusedOwnPart: the broker refuses
+        """
+        with OwnPart(self.cluster, "change the configs of topics", needs_all=False).served():
+            self.cluster.live_brokers()[0].admin.set_topic_configs(self.name, configs)
 
     def __getitem__(self, index: int) -> Partition:
         return self.partitions[index]

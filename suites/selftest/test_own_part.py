@@ -10,8 +10,10 @@ import pytest
 
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.own_part import OwnPart
+from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import FailedOwnPart, OwnPart, RefusedOwnPart
 from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.topic import Partition, Topic
 from harness.crowding import Crowding, Deadline
 from harness.errors import (
     EXIT_INVALID,
@@ -21,6 +23,7 @@ from harness.errors import (
     JbodError,
     NotServed,
     PromiseBroken,
+    ToolFailed,
 )
 from harness.host.undo import UndoLog
 from harness.kafka.admin import Admin, NewTopic, Refused
@@ -263,3 +266,49 @@ def test_a_part_that_does_not_need_a_stopped_broker_is_owed_without_it(
 ) -> None:
     stopped(cluster, monkeypatch)
     assert isinstance(OwnPart(cluster, "serve", needs_all=False).undone("no ack"), PromiseBroken)
+
+
+@pytest.mark.parametrize("ask", ["reassign", "cancel", "move", "delete records", "configure"])
+def test_a_refused_step_is_a_broken_promise_although_a_broker_was_stopped(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    """What operators ask for must be served under faults, too; a scenario may expect the refusal."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Refused("the request", "UNKNOWN_SERVER_ERROR")
+
+    stopped(cluster, monkeypatch)
+    monkeypatch.setattr(cluster, "live_brokers", lambda: cluster.brokers)
+    [broker] = cluster.brokers
+    broker.admin = fake(
+        Admin,
+        alter_partition_reassignment=refuse,
+        alter_replica_log_dir=refuse,
+        delete_records=refuse,
+        set_topic_configs=refuse,
+    )
+    refunds = Topic(cluster, "refunds", 1)
+    monkeypatch.setattr(Partition, "leader", lambda _: broker)
+    asks: dict[str, Callable[[], object]] = {
+        "reassign": lambda: Cluster.reassign(cluster, refunds[0], [broker]),
+        "cancel": lambda: Cluster.cancel_reassignment(cluster, refunds[0]),
+        "move": lambda: refunds[0].move_to(LogDir(broker, Path("/1"))),
+        "delete records": lambda: refunds[0].delete_records(1),
+        "configure": lambda: refunds.configure({"retention.ms": "1"}),
+    }
+    with pytest.raises(RefusedOwnPart, match=r"^Kafka must .*: the request: UNKNOWN_SERVER_ERROR$") as raised:
+        asks[ask]()
+    assert isinstance(raised.value, PromiseBroken)
+
+
+@pytest.mark.parametrize(("is_crowded", "expected"), [(False, FailedOwnPart), (True, Inconclusive)])
+def test_a_tool_that_fails_is_a_broken_promise(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_crowded: bool, expected: type[JbodError]
+) -> None:
+    if is_crowded:
+        crowded(cluster, monkeypatch)
+    with (
+        pytest.raises(expected, match="Kafka must reassign: kafka-reassign-partitions ended with exit code 1"),
+        OwnPart(cluster, "reassign", needs_all=False).served(),
+    ):
+        raise ToolFailed("kafka-reassign-partitions ended with exit code 1: INVALID_REPLICA_ASSIGNMENT")
