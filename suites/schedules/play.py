@@ -45,6 +45,7 @@ from suites.steps import (
     flipped_while_down,
     reassign_by_request,
     restart_after_healing,
+    write_untracked_records,
 )
 
 _HELD_S = 1.0
@@ -81,6 +82,7 @@ class Player:
 
     :param topic: the topic of the load
     :param offsets: the topic of the group coordinator's log
+    :param compacted: a topic whose log must go on being cleaned; its replica may move, too
     :param spread: a topic whose partitions have replicas on some brokers only
     :ivar begun: how many steps were tried
     :ivar done: how many steps were done and not passed over
@@ -88,13 +90,21 @@ class Player:
     """
 
     def __init__(
-        self, cluster: Cluster, state: StateCheck, topic: Topic, offsets: Topic, spread: Topic, pair: Pair
+        self,
+        cluster: Cluster,
+        state: StateCheck,
+        topic: Topic,
+        offsets: Topic,
+        compacted: Topic,
+        spread: Topic,
+        pair: Pair,
     ) -> None:
         self.begun = self.done = 0
         self._cluster = cluster
         self._state = state
         self._topic = topic
         self._offsets = offsets
+        self._compacted = compacted[0]
         self._spread = spread
         self._pair = pair
         self._outages: list[_Outage] = []
@@ -170,6 +180,8 @@ class Player:
         broker = self._unbroken_broker(step)
         log_dir = self._state.log_dir_of(partition, broker)
         self._require_in_sync_elsewhere(broker, log_dir)
+        if any(move.partition is self._compacted and move.there == log_dir for move in self._moves):
+            raise PassedOver(f"{self._compacted} moves there, and would not be cleaned again (finding 46)")
         assert step.fault is not None
         fault = LOG_DIR_WAYS[step.fault](log_dir)
         if fault.undo_unmounts and self._is_moving(broker):
@@ -282,9 +294,12 @@ class Player:
     def rot(self, step: Step) -> None:
         """Kill a broker and flip a bit in an offset index of it; the broker rebuilds the index at its start.
 
-        A broker that was stopped cleanly has flushed the index, and believes it.
+        A broker that was stopped cleanly has flushed the index, and believes it. So does each broker with the index of
+        a rolled segment; the log of this topic has one segment.
         """
-        partition, broker = self._topic[step.pick % len(self._topic)], self._unbroken_broker(step)
+        partition, broker = self._spread[step.pick % len(self._spread)], self._unbroken_broker(step)
+        if broker.id not in self._state.expected(partition.topic, partition.index).replicas:
+            raise PassedOver(f"{broker} has no replica of {partition}")
         self._require_in_sync_elsewhere(broker)
         flip = IndexByteFlipped(self._state.log_dir_of(partition, broker), partition.topic, partition.index)
         if not flip.is_possible():
@@ -305,8 +320,13 @@ class Player:
         self._state.check()
 
     def begin_move(self, step: Step) -> None:
-        """Begin to move a replica of the load's topic into its broker's other log dir, and hold the move."""
-        partition, broker = self._topic[step.pick % len(self._topic)], self._unbroken_broker(step)
+        """Begin to move a replica into its broker's other log dir, and hold the move.
+
+        It is a replica of the load's topic, or of the compacted one.
+        """
+        broker = self._unbroken_broker(step)
+        may_move = (*self._topic.partitions, self._compacted)
+        partition = may_move[step.pick % len(may_move)]
         if self._is_moving(broker):
             raise PassedOver(f"another replica of {broker} is moving")
         there = other_dir(self._state.log_dir_of(partition, broker))
@@ -375,6 +395,7 @@ class Player:
             raise PassedOver(f"too few brokers for three replicas: {sorted(self._state.dead)} are dead")
         name = f"passing-{next(self._numbers)}"
         topic = self._cluster.create_topic(name, partitions=2, replicas=3, failure=PromiseBroken)
+        write_untracked_records(topic, 100)
         self._passing.append(topic)
         self._state.add_topic(topic)
         self._state.check()

@@ -28,6 +28,7 @@ from faults.slow import Slow, SlowVolume, Stalled
 from harness.cluster.spec import ClusterSettings
 from harness.errors import HarnessError, Inconclusive, UsageError
 from harness.kafka.points import read_points
+from suites.log_cleaning import FREQUENT_CLEANING
 from suites.steps import SMALL_FETCHES
 
 STEPS = 24
@@ -135,7 +136,7 @@ class Schedule:
     @property
     def cluster(self) -> ClusterSettings:
         """Fields of the cluster's spec."""
-        settings: ClusterSettings = {"overrides": {**SMALL_FETCHES, **self.overrides}}
+        settings: ClusterSettings = {"overrides": {**SMALL_FETCHES, **FREQUENT_CLEANING, **self.overrides}}
         if any(step.hold for step in self.steps):
             settings["holds"] = True
         return {"volumes": "ext4", **settings} if self.volumes else settings

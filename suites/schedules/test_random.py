@@ -6,6 +6,7 @@ Each case plays one schedule. It comes from a ``--schedule`` file. Without files
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,14 @@ from faults.network import Cut
 from harness.cluster.cluster import Cluster
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Expectation
 from harness.runner.run import run_of
 from harness.workload.readers import Group
 from suites.checks import check_delivery, check_group_commits
-from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
+from suites.deviations import GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES, OFFLINE_REPLICAS_COUNTED_LATE
+from suites.log_cleaning import COMPACTED, SMALL_SEGMENTS, check_logs_small, write_outdated_records
 from suites.observations import metadata_log
+from suites.observing import expectation_of
 from suites.on_disk import (
     check_logs_unchanged,
     check_no_leftovers,
@@ -55,14 +59,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
     """Log dirs, brokers, controllers and coordinators fail on top of one another: the KIPs hold after each step."""
     case.record(schedule=schedule.to_json(), steps=len(schedule.steps), steps_done=0)
-    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=_segments_of(cluster))
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     spread = cluster.create_topic("spread", partitions=3, replicas=2)
+    accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
     write_untracked_records(spread, 300, size=1000)
+    write_outdated_records(accounts)
     kept = leaders_logs(spread.partitions)
-    state = StateCheck(cluster, orders, offsets, spread)
+    state = StateCheck(cluster, orders, offsets, spread, accounts)
     with workload.running(orders, readers=(Group(),), record_bytes=1000) as pair:
-        player = Player(cluster, state, orders, offsets, spread, pair)
+        player = Player(cluster, state, orders, offsets, accounts, spread, pair)
         try:
             with player.playing():
                 player.play(schedule)
@@ -73,9 +79,17 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
         check_no_leftovers(cluster, {topic for topic, _ in state.partitions})
         for name in player.deleted:
             check_topic_gone(cluster, name)
+        write_outdated_records(accounts)
+        check_logs_small(accounts)
     for topic in (orders, spread):
         check_no_replica_twice(topic)
     check_logs_unchanged(kept)
     check_delivery(workload)
     check_group_commits(cluster.journal)
     schedule.check_done(player.done)  # last, so that a broken promise is reported first
+
+
+def _segments_of(cluster: Cluster) -> Mapping[str, str]:
+    """Small segments, so that they roll; the default where a roll during a move may take a log dir offline."""
+    known = (expectation_of(each, cluster) for each in (GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES))
+    return SMALL_SEGMENTS if all(each is Expectation.NONE for each in known) else {}

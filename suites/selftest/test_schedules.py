@@ -97,7 +97,8 @@ def test_an_error_in_a_step_whose_point_the_build_lacks_is_not_about_the_point(m
     monkeypatch.setattr("suites.schedules.play.Hold", lacks)
     state: Any = SimpleNamespace(live_brokers=lambda: [SimpleNamespace(node=None)])
     nothing: Any = None
-    player = Player(nothing, state, nothing, nothing, nothing, nothing)
+    compacted: Any = [None]
+    player = Player(nothing, state, nothing, nothing, compacted, nothing, nothing)
     step = Step(do="heal", hold=next(iter(read_points())))
     with pytest.raises(PromiseBroken) as broken, player._held(step):
         raise PromiseBroken("lost")
