@@ -264,6 +264,10 @@ class Admin:
         """The offset before which every transaction of a partition has ended. Ask its leader."""
         return self._offset(topic, partition, _LATEST, _READ_COMMITTED)
 
+    def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The offset of a partition's first record that is not older than this time; None: all are. Ask its leader."""
+        return _if_any(self._offset(topic, partition, timestamp_ms))
+
     def _offset(self, topic: str, partition: int, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         wanted = ListOffsetsRequest.ListOffsetsTopic
         partitions = [wanted.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)]
@@ -289,31 +293,41 @@ class Admin:
         timeout_s: float = 5.0,
         producer: Producer = UNNAMED,
         sequence: int = -1,
+        damaged: bool = False,
     ) -> int:
         """Write one record, as a client that takes this broker for the leader; returns its offset.
 
         :param acks: 1, or -1 for all
         :param timeout_s: seconds that the broker may wait for its followers
         :param sequence: the record's sequence number, if ``producer`` is idempotent
+        :param damaged: flip a bit of the value after the checksum was computed
         """
-        batch = MemoryRecordsBuilder(
-            magic=2,
-            compression_type=0,
-            batch_size=1 << 16,
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-            base_sequence=sequence,
-        )
-        batch.append(timestamp=None, key=None, value=value)
-        batch.close()
+        records = _batch(value, producer, sequence)
+        if damaged:
+            records[-2] ^= 1  # behind the value is only the number of headers, which is one byte
+        return self._produce(topic, {partition: bytes(records)}, acks, timeout_s)[partition]
+
+    def produce_together(
+        self, topic: str, values: Mapping[int, bytes], *, acks: int = 1, timeout_s: float = 5.0
+    ) -> dict[int, int]:
+        """Write one record to each of these partitions, by one request; returns their offsets.
+
+        :param values: by partition
+        :raises Refused: for the first partition that was refused; others may have the record
+        """
+        records = {partition: bytes(_batch(value)) for partition, value in values.items()}
+        return self._produce(topic, records, acks, timeout_s)
+
+    def _produce(self, topic: str, records: Mapping[int, bytes], acks: int, timeout_s: float) -> dict[int, int]:
         wanted = ProduceRequest.TopicProduceData
-        data = wanted.PartitionProduceData(index=partition, records=batch.buffer())
-        topics = [wanted(name=topic, topic_id=self._topic_id(topic), partition_data=[data])]
+        data = [wanted.PartitionProduceData(index=index, records=batch) for index, batch in records.items()]
+        topics = [wanted(name=topic, topic_id=self._topic_id(topic), partition_data=data)]
         timeout_ms = round(timeout_s * 1000)
         request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
-        got = self._connection.ask(request, timeout_s=timeout_s + 5.0).responses[0].partition_responses[0]
-        _check(f"write a record to {topic}-{partition}", got)
-        return int(got.base_offset)
+        answers = self._connection.ask(request, timeout_s=timeout_s + 5.0).responses[0].partition_responses
+        for got in answers:
+            _check(f"write a record to {topic}-{got.index}", got)
+        return {int(got.index): int(got.base_offset) for got in answers}
 
     def fetch(self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1) -> bytes:
         """The record batches from an offset on, for a consumer that takes this broker for the leader.
@@ -499,6 +513,21 @@ class Admin:
             for of_topic in self._connection.ask(request).results
             for each in of_topic.partitions
         }
+
+
+def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1) -> bytearray:
+    """A record batch with one record."""
+    batch = MemoryRecordsBuilder(
+        magic=2,
+        compression_type=0,
+        batch_size=1 << 16,
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+    )
+    batch.append(timestamp=None, key=None, value=value)
+    batch.close()
+    return bytearray(batch.buffer())
 
 
 def _if_any(number: int) -> int | None:
