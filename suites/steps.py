@@ -583,8 +583,8 @@ def write_untracked_records(
     into: int | None = None,
     to: Broker | None = None,
     age_s: float = 0,
-) -> None:
-    """Write records that are not in the history: the judge does not expect any of them.
+) -> int:
+    """Write records that are not in the history: the judge does not expect any of them. Returns their timestamp in ms.
 
     :param size: least size of each value in bytes
     :param keys: use so many different keys in turn; None: no keys
@@ -614,6 +614,7 @@ def write_untracked_records(
         raise own_part.undone(f"of {count} records for {topic}, {errors}")
     if left:
         raise own_part.unserved(f"of {count} records for {topic}, {left} were not answered")
+    return timestamp_ms
 
 
 def check_serves_alone(

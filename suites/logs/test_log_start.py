@@ -1,23 +1,27 @@
 """Shows that what was deleted stays deleted, and nothing else goes (KIP-107, retention).
 
-Retention by size, retention by time and DeleteRecords each give a log its start. Every broker is then stopped and
-started, and killed and started. No leader brings a deleted record back, and each can serve its first record.
+Retention by size, retention by time (also of a compacted topic) and DeleteRecords each give a log its start. Every
+broker is then stopped and started, and killed and started. No leader brings a deleted record back, and each can serve
+its first record. Each finds the first record from a time on, too.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from faults.broker import BrokerKilled, BrokerStopped
+from faults.targets import follower_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.log_cleaning import FREQUENT_CLEANING, SEGMENT, SMALL_SEGMENTS, until_cleaning_s
+from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, write_untracked_records
@@ -27,6 +31,11 @@ WRITTEN = 5000  # records of 1 kB
 MOST = 1100  # bytes that a record takes in a log, with its share of a batch
 OLD = 1500  # records, two hours old: more than a segment, less than two
 DELETED = 1500  # records, up to the middle of a segment
+HOURLY = 500  # records of an hour: some of these hours end in another segment than they begin
+HOURS = 5
+# Retention, and no compaction: no log is dirtier than all of it.
+COMPACT_AND_DELETE = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"}
+AN_HOUR = {"retention.ms": "3600000"}
 
 
 @scenario(
@@ -39,29 +48,95 @@ DELETED = 1500  # records, up to the middle of a segment
 def test_log_start(cluster: Cluster) -> None:
     """Logs lose their oldest records by size, by time and by request: they start there after all restarts, too."""
     by_size = cluster.create_topic("by-size", configs=SMALL_SEGMENTS | {"retention.bytes": str(RETAINED)})
-    by_time = cluster.create_topic("by-time", configs=SMALL_SEGMENTS | {"retention.ms": "3600000"})
+    by_time = cluster.create_topic("by-time", configs=SMALL_SEGMENTS | AN_HOUR)
+    compacted = cluster.create_topic("compacted", configs=SMALL_SEGMENTS | AN_HOUR | COMPACT_AND_DELETE)
     by_request = cluster.create_topic("by-request", configs=SMALL_SEGMENTS)
-    topics = (by_size, by_time, by_request)
-    state = StateCheck(cluster, *topics)
+    forever = cluster.create_topic("forever", configs=SMALL_SEGMENTS | {"retention.ms": "-1"})
+    state = StateCheck(cluster, by_size, by_time, compacted, by_request, forever)
     write_untracked_records(by_size, WRITTEN, size=1000)
-    write_untracked_records(by_time, OLD, size=1000, age_s=7200)
-    write_untracked_records(by_time, WRITTEN, size=1000)
+    for topic in (by_time, compacted):
+        write_untracked_records(topic, OLD, size=1000, keys=OLD, age_s=7200)
+        write_untracked_records(topic, WRITTEN, size=1000, keys=WRITTEN)
     write_untracked_records(by_request, WRITTEN, size=1000)
-    low = by_request[0].delete_records(before=DELETED)
-    if low != DELETED:
-        raise PromiseBroken(f"DeleteRecords up to {DELETED} of {by_request[0]} answered with the low watermark {low}")
+    hours = write_hourly(forever)
+    check_deleted(by_request[0])
     starts = {
         by_size[0]: range(await_size_kept(by_size[0]), WRITTEN - RETAINED // MOST + 1),
         by_time[0]: range(await_old_deleted(by_time[0]), OLD + 1),
+        compacted[0]: range(await_old_deleted(compacted[0]), OLD + 1),
         by_request[0]: range(DELETED, DELETED + 1),
+        forever[0]: range(1),
     }
-    check_starts(starts)
+
+    def check() -> None:
+        check_starts(starts)
+        check_found_by_time(forever[0], hours)
+
+    check()
     for end in (BrokerStopped, BrokerKilled):
         for broker in cluster.brokers:
             with brokers_down(state, end(broker)):
-                check_starts(starts)
-    check_starts(starts)
+                check()
+    check()
     await_size_kept(by_size[0])
+    check_follows_again(state, by_request)
+
+
+def write_hourly(topic: Topic) -> dict[int, int]:
+    """Write records of each of the last hours; returns the offset of the first record of each, by its time in ms."""
+    firsts = {}
+    for number in range(HOURS):
+        time_ms = write_untracked_records(topic, HOURLY, size=1000, age_s=3600 * (HOURS - number))
+        firsts[time_ms] = HOURLY * number
+    return firsts
+
+
+def check_found_by_time(partition: Partition, hours: Mapping[int, int]) -> None:
+    """The leader finds each hour's first record by its time, and by a time that is a minute before.
+
+    :param hours: the offset of the first record of each hour, by its time in ms
+    """
+    leader = partition.leader()
+    for time_ms, first in hours.items():
+        for asked in (time_ms, time_ms - 60_000):
+            found = leader.admin.offset_at(partition.topic, partition.index, asked)
+            if found != first:
+                raise PromiseBroken(
+                    f"{leader} takes {found} for the first offset of {partition} from {asked} ms on, instead of {first}"
+                )
+
+
+def check_deleted(partition: Partition) -> None:
+    """DeleteRecords deletes up to an offset and is refused beyond the end; the leader still knows its leader epoch."""
+    beyond = functools.partial(partition.leader().admin.delete_records, partition.topic, partition.index, WRITTEN + 1)
+    check_refused(beyond, "OFFSET_OUT_OF_RANGE", "")
+    low = partition.delete_records(before=DELETED)
+    if low != DELETED:
+        raise PromiseBroken(f"DeleteRecords up to {DELETED} of {partition} answered with the low watermark {low}")
+    check_epoch(partition, WRITTEN)
+
+
+def check_epoch(partition: Partition, end: int) -> None:
+    """The leader knows where its own leader epoch ends, also after the epoch's first records are deleted."""
+    leader, epoch = partition.leader(), partition.describe().leader_epoch
+    found = leader.admin.end_of_epoch(partition.topic, partition.index, epoch)
+    if found != (epoch, end):
+        raise PromiseBroken(
+            f"{leader} leads {partition} in the leader epoch {epoch}, and answers {found} for its end, instead of "
+            f"{(epoch, end)}"
+        )
+
+
+def check_follows_again(state: StateCheck, topic: Topic) -> None:
+    """A follower is stopped, and all records that it has are deleted: it starts anew where its leader's log starts."""
+    [log] = topic.partitions
+    with brokers_down(state, BrokerStopped(follower_of(log))):
+        write_untracked_records(topic, HOURLY, size=1000)
+        log.delete_records(before=WRITTEN + HOURLY)
+        check_epoch(log, WRITTEN + HOURLY)
+        write_untracked_records(topic, HOURLY, size=1000)
+    check_starts({log: range(WRITTEN + HOURLY, WRITTEN + HOURLY + 1)})
+    check_same_bytes(log, start=WRITTEN + HOURLY)
 
 
 def await_size_kept(partition: Partition) -> int:
@@ -121,5 +196,6 @@ def check_starts(starts: dict[Partition, range]) -> None:
             ) from refused
         if not found:
             raise PromiseBroken(f"{leader} has no record of {partition} at {start}, where its log starts")
-        check_refused(functools.partial(leader.admin.fetch, *key, start - 1), "OFFSET_OUT_OF_RANGE", "")
+        if start:
+            check_refused(functools.partial(leader.admin.fetch, *key, start - 1), "OFFSET_OUT_OF_RANGE", "")
         starts[partition] = range(start, allowed.stop)

@@ -207,7 +207,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("DescribeProducers", 0, "kip-113/transactions", builds=">=2.8"),
     request("Produce", 3, "kip-112/creation-fails", "kip-112/what-users-see", "logs"),
     request("Fetch", 4, "kip-112/index-unreadable", "kip-112/records-unreadable", "kip-112/what-users-see", "logs"),
-    request("OffsetForLeaderEpoch", 3, "logs/leader-epochs"),
+    request("OffsetForLeaderEpoch", 3, "logs/leader-epochs", "logs/log-start"),
     request("InitProducerId", 0, "transactions/sequence-numbers"),
     request("OffsetCommit", 2, *GROUPS),
     request("OffsetFetch", 7, *GROUPS, builds=">=2.5"),

@@ -161,7 +161,7 @@ def test_swapped_before_high_watermark(cluster: Cluster) -> None:
     leader = leader_of(orders[0])
     there = other_dir(orders[0].log_dir_on(leader))
     with ThreadPoolExecutor(2) as apart:
-        written: list[Future[None]] = []
+        written: list[Future[int]] = []
         rises = Held(
             cluster,
             leader,
