@@ -6,6 +6,7 @@ does with its log is decided for each segment: which of them to check after a cr
 
 from __future__ import annotations
 
+import functools
 from contextlib import ExitStack
 
 from faults.base import injected
@@ -14,9 +15,10 @@ from faults.segment import ByteFlipped
 from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.errors import Inconclusive
-from suites.checks import check_led_by_another
-from suites.log_cleaning import SMALL_SEGMENTS
+from harness.cluster.topic import Partition
+from harness.errors import Inconclusive, PromiseBroken
+from suites.checks import check_led_by_another, check_refused
+from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small
 from suites.on_disk import check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -35,12 +37,15 @@ MORE_THAN_TWO = 2500  # records of 1 kB
 def test_older_segment_flipped(cluster: Cluster) -> None:
     """A bit flips in the oldest of several segments, behind the recovery point: recovery truncates the log there.
 
+    Before that, a bit flips in a batch on its way to the leader, which refuses it.
+
     The clean stop puts the recovery point in the middle of the first segment. The crash comes after it, so the broker
     must check all that it wrote since. It then fetches again what it has cut off, newer segments included.
     """
     events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, events)
     victim = follower_of(events[0])
+    check_damaged_refused(events[0])
     write_untracked_records(events, 300, size=1000)
     with brokers_down(state, BrokerStopped(victim)):
         pass
@@ -52,14 +57,27 @@ def test_older_segment_flipped(cluster: Cluster) -> None:
     check_no_leftovers(cluster, {events.name})
 
 
+def check_damaged_refused(partition: Partition) -> None:
+    """The leader refuses a batch whose checksum is wrong, and appends nothing."""
+    admin, key = partition.leader().admin, (partition.topic, partition.index)
+    end = admin.end_offset(*key)
+    check_refused(functools.partial(admin.produce, *key, b"damaged", damaged=True), "CORRUPT_MESSAGE", "")
+    if (now := admin.end_offset(*key)) != end:
+        raise PromiseBroken(f"{partition} ended at {end}, and ends at {now} after a batch that was refused")
+
+
 @scenario(
     "logs/segments-truncated",
     kip=112,
-    plan="a follower's log is truncated to its new leader's, by more than two segments",
+    plan="a follower's log is truncated to its new leader's, by more than two segments; retention then goes on",
     judged=False,
+    overrides=FREQUENT_CLEANING,
 )
 def test_segments_truncated(cluster: Cluster) -> None:
-    """A leader dies with three segments that no other broker has: it truncates them, and follows the new leader."""
+    """A leader dies with three segments that no other broker has: it truncates them, and follows the new leader.
+
+    Cleaning and retention of its log pause during the truncation, and must go on after it.
+    """
     events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, events)
     write_untracked_records(events, 300, size=1000)
@@ -78,4 +96,7 @@ def test_segments_truncated(cluster: Cluster) -> None:
     state.broker_back(dead)
     state.check(timeouts.RECOVERY_S)
     check_same_bytes(events[0])
+    write_untracked_records(events, MORE_THAN_TWO, size=1000)
+    events.configure(EXPIRING)
+    check_logs_small(events)
     check_no_leftovers(cluster, {events.name})
