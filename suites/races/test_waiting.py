@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Topic
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
@@ -22,7 +23,8 @@ from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
 from suites.leadership import await_offline
 from suites.races.test_replication import PATIENT
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
+from suites.steps import await_checkpoints
 from suites.untracked_transactions import RECORDS, UntrackedProducer
 
 ANSWERED_S = 20.0
@@ -103,6 +105,69 @@ def await_committed(leader: Broker, timeout_s: float) -> None:
         retry_on=(NoAnswer, Refused),
         failure=PromiseBroken,
     )
+
+
+@scenario(
+    "races/one-follower-behind",
+    kip=18,
+    plan="a producer writes to two partitions at once, and the follower of one of them is slow",
+    floors=NO_FAULT,
+    judged=False,
+    holds=True,
+    overrides=PATIENT,
+)
+def test_one_follower_behind(cluster: Cluster) -> None:
+    """A request with records for two partitions waits for a follower of one of them: it is answered after that."""
+    leader, slow, quick = cluster.brokers
+    assignment = {0: [leader.id, slow.id], 1: [leader.id, quick.id]}
+    [orders] = cluster.create_topics(NewTopic(name="orders", assignment=assignment))
+    with ThreadPoolExecutor(1) as apart:
+        asked: list[Future[dict[int, int]]] = []
+
+        def ask() -> None:
+            client = Admin(leader.new_connection())
+            write = functools.partial(client.produce_together, orders.name, {0: b"slow", 1: b"quick"})
+            asked.append(apart.submit(write, acks=-1, timeout_s=ANSWERED_S))
+
+        behind = Held(cluster, slow, "follower-fetches", of_thread=f"ReplicaFetcherThread-0-{leader.id}", by=ask)
+        with injected(behind):
+            await_shown(orders[1])
+            check_waits(asked[0], orders[0])
+        check_acked(asked[0])
+
+
+def await_shown(partition: Partition) -> None:
+    """Wait until the first record of a partition is on all its replicas.
+
+    :raises Inconclusive: it is not
+    """
+    leader = partition.leader()
+    await_until(
+        lambda: leader.admin.end_offset(partition.topic, partition.index),
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the high watermark of {partition} to rise",
+        retry_on=(NoAnswer, Refused),
+        failure=Inconclusive,
+    )
+
+
+def check_waits(asked: Future[dict[int, int]], partition: Partition) -> None:
+    """The request is not answered while a follower of the partition does not have its record."""
+    leader = partition.leader()
+    await_checkpoints(partition.log_dir_on(leader), 2)
+    if leader.admin.end_offset(partition.topic, partition.index):
+        raise Inconclusive(f"the held follower has the record of {partition}")
+    if asked.done():
+        answer = asked.exception() or f"the offsets {asked.result()}"
+        raise PromiseBroken(f"{leader} answered before the follower of {partition} had the record: {answer}")
+
+
+def check_acked(asked: Future[dict[int, int]]) -> None:
+    """The leader acks the records of all partitions."""
+    try:
+        asked.result()
+    except Refused as refused:
+        raise PromiseBroken(f"a request whose records are on all replicas was refused: {refused}") from refused
 
 
 def create_topic_apart(cluster: Cluster) -> Topic:
