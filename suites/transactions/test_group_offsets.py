@@ -22,6 +22,8 @@ from suites.untracked_transactions import UntrackedProducer, check_reads
 
 KNOWS_UNSTABLE_OFFSETS = VersionRange.parse(">=2.5")
 BEFORE = 5
+EXPIRES_OFTEN = {"offsets.retention.check.interval.ms": "1000"}
+"""Coordinators look for expired offsets each second (default: every 10 min)."""
 
 
 # Fresh: see suites/readers/test_readers.py.
@@ -32,7 +34,7 @@ BEFORE = 5
     builds=KNOWS_UNSTABLE_OFFSETS,
     judged=False,
     fresh=True,
-    overrides=OVERRIDES,
+    overrides=OVERRIDES | EXPIRES_OFTEN,
 )
 def test_group_offsets(cluster: Cluster) -> None:
     """Group coordinators fail while transactions have groups' offsets: a commit keeps them, and an abort drops them."""
@@ -77,6 +79,7 @@ def test_group_offsets(cluster: Cluster) -> None:
         begin(BEFORE + 2)
     restart_after_healing(state, victim)
     make_leader(cluster, state, victim)
+    busy.check_kept()
     check_each_whole(BEFORE + 1, BEFORE + 2)
     check_reads(ledger, "read_uncommitted", everything)
     check_same_bytes(*offsets.partitions, *ledger.partitions)

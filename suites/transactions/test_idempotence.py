@@ -2,6 +2,8 @@
 
 Each broker must know this, since each may be the next leader. A follower notes the sequence numbers of the batches that
 it fetches. After a stop, a broker reads them from a snapshot, and after a crash from the batches.
+
+Brokers know producers by their ids. So no two producers may have the same id, whichever brokers gave them theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable
 from faults.broker import BrokerKilled, BrokerStopped
 from faults.targets import leader_of
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
@@ -27,6 +30,11 @@ from suites.steps import brokers_down, make_leader
 WRITTEN = 7
 REMEMBERED = range(WRITTEN - 5, WRITTEN)
 """A leader remembers the last five batches of a producer; after a restart from a snapshot, at least the last."""
+BLOCK = 1000
+"""The number of ids that the controller, or ZooKeeper, gives a broker at once."""
+LAST_SEQUENCE = (1 << 31) - 1
+EXPIRES_OFTEN = {"producer.id.expiration.check.interval.ms": "500"}
+"""Broker settings: brokers look for expired producers twice a second (default: every 10 min)."""
 
 
 @scenario(
@@ -34,17 +42,15 @@ REMEMBERED = range(WRITTEN - 5, WRITTEN)
     kip=112,
     plan="a producer sends its last batches again, to each leader in turn",
     judged=False,
+    overrides=EXPIRES_OFTEN,
 )
 def test_sequence_numbers(cluster: Cluster) -> None:
     """An idempotent producer sends its last batches again after failovers and restarts: none is written twice."""
     ledger = cluster.create_topic("ledger")
     state = StateCheck(cluster, ledger)
-    producer = await_until(
-        leader_of(ledger[0]).admin.init_producer_id,
-        timeout_s=timeouts.REQUEST_S,
-        what="a broker to give a producer id",
-        retry_on=(NoAnswer, Refused),  # ZooKeeper, or the controller, first gives the broker a block of ids
-    )
+    given = set[int]()
+    check_new_ids([*cluster.brokers, *[cluster.brokers[0]] * BLOCK, *cluster.brokers], given)
+    producer = new_producer(leader_of(ledger[0]))
     for number in range(WRITTEN):
         write(ledger[0], producer, number)
     check_remembered(ledger[0], producer, REMEMBERED)
@@ -54,8 +60,33 @@ def test_sequence_numbers(cluster: Cluster) -> None:
             check_remembered(ledger[0], producer, REMEMBERED if end is BrokerStopped else REMEMBERED[-1:])
         make_leader(cluster, state, ended)
         check_remembered(ledger[0], producer, REMEMBERED[-1:])
+        check_new_ids(cluster.brokers, given)  # all have been restarted
     write(ledger[0], producer, WRITTEN)
+    check_wraps(ledger[0])
     check_same_bytes(ledger[0])
+
+
+def check_new_ids(brokers: Iterable[Broker], given: set[int]) -> None:
+    """Each of these brokers, in this order, gives an id that no broker has given before; it is added to ``given``."""
+    for broker in brokers:
+        id = new_producer(broker).id
+        if id in given:
+            raise PromiseBroken(f"{broker} gave a new producer the id {id}, which another producer has")
+        given.add(id)
+
+
+def new_producer(broker: Broker) -> Producer:
+    """Return a new producer, which gets its id from this broker.
+
+    :raises PromiseBroken: the broker gives none
+    """
+    return await_until(
+        broker.admin.init_producer_id,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{broker} to give a producer id",
+        retry_on=(NoAnswer, Refused),  # ZooKeeper, or the controller, first gives the broker a block of ids
+        failure=PromiseBroken,
+    )
 
 
 def write(partition: Partition, producer: Producer, number: int) -> None:
@@ -80,3 +111,17 @@ def check_remembered(partition: Partition, producer: Producer, numbers: Iterable
     end = leader.admin.end_offset(*key)
     if end != WRITTEN:
         raise PromiseBroken(f"{leader} appended records of {partition} that it had: it ends at {end}, not at {WRITTEN}")
+
+
+def check_wraps(partition: Partition) -> None:
+    """The leader takes the sequence number 0 after the greatest one."""
+    leader = partition.leader()
+    producer = new_producer(leader)
+    for sequence in (LAST_SEQUENCE, 0, 1):
+        send = functools.partial(leader.admin.produce, partition.topic, partition.index, b"wraps", acks=-1)
+        try:
+            send(producer=producer, sequence=sequence)
+        except Refused as refused:
+            raise PromiseBroken(
+                f"{leader} refuses the sequence number {sequence}, though it is the next one: {refused}"
+            ) from refused

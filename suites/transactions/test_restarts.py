@@ -12,16 +12,23 @@ import re
 from collections.abc import Callable
 
 from faults.broker import BrokerKilled, BrokerStopped
+from harness import timeouts
 from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
+from harness.waiting import await_until
 from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, make_leader
+from suites.transactions.test_idempotence import EXPIRES_OFTEN
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
 SUPERSEDED = "_FENCED|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH"
+ABANDONED_MS = 8000  # the time-out of a transaction: far longer than its records take
 MANY = 700  # records: the second transaction begins in one segment and ends in the next
 
 
@@ -30,6 +37,7 @@ MANY = 700  # records: the second transaction begins in one segment and ends in 
     kip=112,
     plan="transactions in several segments, open and aborted, over a clean stop and a crash of a broker",
     judged=False,
+    overrides=EXPIRES_OFTEN,
 )
 def test_restarted_with_open(cluster: Cluster) -> None:
     """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all."""
@@ -64,11 +72,15 @@ def test_restarted_with_open(cluster: Cluster) -> None:
 @scenario(
     "transactions/zombie-producer",
     kip=112,
-    plan="a producer that is superseded amid a transaction, and does not know it",
+    plan="a producer that is superseded amid a transaction, and does not know it; another one that never comes back",
     judged=False,
+    overrides={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"},  # 10 s by default
 )
 def test_zombie_producer(cluster: Cluster) -> None:
-    """A transactional id is taken over: the old producers' transactions are aborted, and they write and end none."""
+    """A transactional id is taken over: the old producers' transactions are aborted, and they write and end none.
+
+    Then a producer abandons a transaction: Kafka aborts it after its time-out, and readers go on behind it.
+    """
     ledger = cluster.create_topic("ledger")
     take_over = functools.partial(UntrackedProducer, ledger, transactional_id="shared")
     writes = take_over("writes")
@@ -89,7 +101,11 @@ def test_zombie_producer(cluster: Cluster) -> None:
         began += new.write(count=1)  # nor aborted
     new.write(commit=True, count=0)
     check_reads(ledger, "read_committed", [*kept, *began])
-    check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began])
+    abandoned = UntrackedProducer(ledger, "abandoned", timeout_ms=ABANDONED_MS).write()
+    behind = new.write(commit=True)
+    await_all_ended(ledger[0])
+    check_reads(ledger, "read_committed", [*kept, *began, *behind])
+    check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began, *abandoned, *behind])
     check_same_bytes(*ledger.partitions)
 
 
@@ -103,3 +119,19 @@ def check_fenced(cluster: Cluster, attempt: Callable[[], object]) -> None:
         cluster.journal.write("producer.fenced", error=str(refused))
     else:
         raise PromiseBroken("a superseded producer was not fenced: it wrote to its transaction, or ended one")
+
+
+def await_all_ended(partition: Partition) -> None:
+    """Wait until no transaction is open.
+
+    :raises PromiseBroken: one stays open for too long after its time-out
+    """
+    leader, key = partition.leader(), (partition.topic, partition.index)
+    await_until(
+        lambda: (leader.admin.last_stable_offset(*key), leader.admin.end_offset(*key)),
+        lambda offsets: offsets[0] == offsets[1],
+        timeout_s=ABANDONED_MS / 1000 + timeouts.QUESTION_S,
+        what=f"the last stable offset of {partition} to reach its end, since each transaction has a time-out",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
