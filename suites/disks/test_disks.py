@@ -27,9 +27,13 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
 from suites.followers_behind import injected_ahead
+from suites.log_cleaning import SMALL_SEGMENTS
+from suites.on_disk import segment_files
 from suites.scenario import NO_FAULT, each_fault, each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
+
+SEVERAL = 4  # segments
 
 
 @scenario(
@@ -42,11 +46,15 @@ from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start
 )
 @each_role
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A broker loses power and what it had not synced: it fetches that again, and as the leader has every record."""
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    """A broker loses power and what it had not synced: it fetches that again, and as the leader has every record.
+
+    It has several segments by then. It syncs each when it begins the next one, and trusts it after the cut.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, orders)
     victim = role(orders[0])
-    with workload.running(orders) as pair:
+    with workload.running(orders, record_bytes=1000) as pair:
+        await_segments(orders[0].log_dir_on(victim), orders[0], SEVERAL)
         with injected_ahead(orders, PowerCut(victim)) as cut:
             if cut.lost_bytes <= 0:
                 raise Inconclusive(f"{victim} had synced all that it had written, so the power cut shows nothing")
@@ -58,6 +66,17 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
         pair.await_progress(after=now())
     make_leader(cluster, state, victim)
     check_delivery(workload)
+
+
+def await_segments(log_dir: LogDir, partition: Partition, count: int) -> None:
+    """Wait until the replica in this log dir has so many segments."""
+    folder = log_dir.replica_dir(partition.topic, partition.index)
+    await_until(
+        lambda: len(segment_files(folder)),
+        lambda segments: segments >= count,
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"{partition} to have {count} segments in {log_dir}",
+    )
 
 
 @scenario(
@@ -131,9 +150,9 @@ def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowV
 def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """A broker is paused for longer than its session, then resumed: its log is truncated to what the others have.
 
-    While it is paused, clients that do not know the new leader yet still ask it.
+    While it is paused, clients that do not know the new leader yet still ask it. Leaders compress what they get.
     """
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"compression.type": "gzip"})
     state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
@@ -150,10 +169,13 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
 @scenario("disks/rolling-restart", kip=112, plan="every broker once, one after another")
 @each_fault("end", (BrokerStopped, BrokerKilled))
 def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fault]) -> None:
-    """Every broker is stopped or killed, and started, one after another, once all are in sync: nothing is lost."""
+    """Every broker is stopped or killed, and started, one after another, once all are in sync: nothing is lost.
+
+    The producer compresses its batches, so leaders set the offsets in compressed ones.
+    """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     state = StateCheck(cluster, orders)
-    with workload.running(orders) as pair:
+    with workload.running(orders, producer_config={"compression.type": "lz4"}) as pair:
         for broker in cluster.brokers:
             with injected_ahead(orders, end(broker)):
                 state.broker_gone(broker)
