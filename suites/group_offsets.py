@@ -56,12 +56,13 @@ class MemberlessGroup:
         self._acked: list[AckedCommit] = []
         self._tried = 0
 
-    def commit(self, offset: int) -> None:
-        """Commit this offset; a commit that the coordinator does not take is repeated."""
+    def commit(self, offset: int | None = None) -> None:
+        """Commit this offset, or the next one; a commit that the coordinator does not take is repeated."""
+        wanted = self._tried + 1 if offset is None else offset
         await_until(
-            lambda: self._commit(self._log.leader().admin, offset),
+            lambda: self._commit(self._log.leader().admin, wanted),
             timeout_s=timeouts.PROGRESS_S,
-            what=f"the coordinator of the group {self.name} to take the offset {offset}",
+            what=f"the coordinator of the group {self.name} to take the offset {wanted}",
             retry_on=(NoAnswer, Refused, AwaitTimeout),
             failure=OwnPart(self._log.cluster, "take the offset of a group", needs_all=False).unserved,
         )

@@ -12,11 +12,13 @@ import functools
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of, other_dir
 from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from harness.workload.readers import Group, Stream
-from suites.checks import check_delivery, check_group_commits
+from suites.checks import check_delivery, check_group_commits, check_refused
 from suites.group_offsets import MemberlessGroup, log_dir_failed_amid_commits
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, each_fault, scenario
@@ -104,6 +106,8 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
             log.move_to(there)
             finish_move(state, log, there)
         memberless.check_kept()
+        memberless.commit()
+        check_stranger_refused(pair, log)
         state.check()
         after = now()
         pair.await_progress(after=after)
@@ -121,3 +125,12 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     check_group_commits(cluster.journal, since=began)
+
+
+def check_stranger_refused(pair: Pair, log: Partition) -> None:
+    """The coordinator of a group with members takes no offset from a client that is none of them.
+
+    :param log: the partition of ``__consumer_offsets`` whose leader is the coordinator
+    """
+    [group] = (reader.name for reader in pair.readers if len(reader.consumers) > 1)
+    check_refused(functools.partial(log.leader().admin.commit_offset, group, pair.topic, 0, 0), "UNKNOWN_MEMBER_ID", "")
