@@ -37,15 +37,9 @@ def lead(partition: Partition, broker: Broker) -> None:
     if state.leader == broker.id:
         return
     cluster.reassign(partition, [broker, *(cluster.broker(id) for id in state.replicas if id != broker.id)])
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
 
     def is_elected() -> bool:
-        try:
-            # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
-            elected = client.elect_leaders(ElectionType.PREFERRED, [TopicPartition(partition.topic, partition.index)])
-            elected.result(timeouts.REQUEST_S)
-        except (KafkaException, TimeoutError) as error:
-            raise NoAnswer(f"ElectLeaders: {error or 'no answer in time'}") from error
+        election_error(partition, ElectionType.PREFERRED)
         return partition.describe(broker).leader == broker.id
 
     await_until(
@@ -56,6 +50,37 @@ def lead(partition: Partition, broker: Broker) -> None:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+
+
+def election_error(partition: Partition, election: ElectionType) -> str | None:
+    """Request the election of a leader (KIP-460): the name of the controller's error, None if it elects one.
+
+    :raises NoAnswer: there is no answer in time
+    """
+    client = AdminClient({"bootstrap.servers": partition.cluster.bootstrap})
+    try:
+        # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
+        elected = client.elect_leaders(election, [TopicPartition(partition.topic, partition.index)])
+        [refusal] = elected.result(timeouts.REQUEST_S).values()
+    except (KafkaException, TimeoutError) as failure:
+        raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
+    error = None if refusal is None else refusal.args[0].name()
+    partition.cluster.journal.write("leader.election", partition=str(partition), election=election.name, error=error)
+    return error
+
+
+def check_not_preferred(partition: Partition) -> None:
+    """The preferred replica is alive and out of the ISR: the controller refuses to elect it, and the leader stays."""
+    before = partition.describe()
+    preferred, leader = before.replicas[0], before.leader
+    if preferred in before.isr:
+        raise Inconclusive(f"broker {preferred}, the first replica of {partition}, is in the ISR: {before}")
+    error, after = election_error(partition, ElectionType.PREFERRED), partition.describe()
+    if error != "PREFERRED_LEADER_NOT_AVAILABLE" or after.leader != leader:
+        raise PromiseBroken(
+            f"broker {preferred} is out of the ISR of {partition}, and its election as the preferred leader should be "
+            f"refused with PREFERRED_LEADER_NOT_AVAILABLE; the answer is {error}, and the partition {after}"
+        )
 
 
 def await_leader(partition: Partition, via: Broker, wanted: Callable[[int | None], bool], what: str) -> None:
@@ -82,7 +107,7 @@ def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> No
     :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart; or
         the controller goes on counting the replica as offline
     """
-    _await_state(
+    await_state(
         partition,
         lambda state: broker.id not in state.offline_replicas,
         f"the controller to have the replica of {partition} on {broker} in a good log dir",
@@ -133,7 +158,7 @@ def await_out_of_sync(partition: Partition, broker: Broker) -> None:
 
     :raises PromiseBroken: it stays there
     """
-    _await_state(
+    await_state(
         partition,
         lambda state: broker.id not in state.isr,
         f"{broker} to leave the ISR of {partition}",
@@ -146,7 +171,7 @@ def await_offline(partition: Partition, broker: Broker, *, via: Broker | None = 
 
     :raises PromiseBroken: it does not
     """
-    _await_state(
+    await_state(
         partition,
         lambda state: broker.id in state.offline_replicas,
         f"the controller to count the replica of {partition} on {broker} as offline",
@@ -155,7 +180,7 @@ def await_offline(partition: Partition, broker: Broker, *, via: Broker | None = 
     )
 
 
-def _await_state(
+def await_state(
     partition: Partition,
     wanted: Callable[[PartitionState], bool],
     what: str,
