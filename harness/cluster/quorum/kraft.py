@@ -27,8 +27,10 @@ from harness.kafka.versions import Mode
 CONTROLLER_ID = 100
 """The node id of the first controller; the others follow."""
 _READ_BY_CONTROLLERS = (
-    # By default the controller moves leaders every 5 min.
+    # By default the controller moves leaders every 5 min, and looks as often for those to elect uncleanly.
     "auto.leader.rebalance.enable",
+    "leader.imbalance.check.interval.seconds",
+    "unclean.leader.election.interval.ms",
     # Defaults for new topics.
     "default.replication.factor",
     "min.insync.replicas",
