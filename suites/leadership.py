@@ -64,7 +64,7 @@ def election_error(partition: Partition, election: ElectionType) -> str | None:
         [refusal] = elected.result(timeouts.REQUEST_S).values()
     except (KafkaException, TimeoutError) as failure:
         raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
-    error = None if refusal is None else refusal.args[0].name()
+    error = None if refusal is None else refusal.name()
     partition.cluster.journal.write("leader.election", partition=str(partition), election=election.name, error=error)
     return error
 

@@ -1,10 +1,6 @@
 """Shows that KIP-113's throttle of moves holds, and that it and the throttle of reassignments are independent.
 
-The KIP's intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release. It limits
-the mean over 11 or, on newer builds, 12 windows of a second (``ReplicationQuotaManagerConfig``, ``SampledStat``).
-A shorter measurement cannot show the rate. A raised rate also applies to the seconds before it, so a burst follows. So
-the check measures how long it takes to copy as many bytes as the rate allows in twelve seconds. A move without a
-throttle ends almost at once.
+The KIP's intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release.
 """
 
 from __future__ import annotations
@@ -24,6 +20,8 @@ from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_settings
+from suites.kip_113.copy_rates import FOLLOWER_RATE, LEADER_RATE, OF_FOLLOWER, OF_LEADER, RATE, check_rate, copied
+from suites.leadership import check_not_preferred
 from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
@@ -39,10 +37,7 @@ from suites.steps import (
     write_untracked_records,
 )
 
-RATE = 200_000  # bytes a second
-THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")  # of a topic
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of a broker
-MEASURED_S, WITHIN = 12, 0.2
+RATES = (LEADER_RATE, FOLLOWER_RATE)
 
 
 @scenario(
@@ -91,39 +86,6 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def copied(partitions: Sequence[Partition], there: Sequence[LogDir]) -> list[int]:
-    """The bytes that each moving replica has in its new log dir."""
-    seen = {
-        (state.path, replica.topic, replica.partition): replica.size
-        for state in there[0].broker.describe_log_dirs()
-        for replica in state.replicas
-    }
-    return [seen.get((str(to.path), p.topic, p.index), 0) for p, to in zip(partitions, there, strict=True)]
-
-
-def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: int, began: float, before: int) -> None:
-    """The moves together copy at this rate, give or take a fifth.
-
-    :param rate: bytes a second
-    :param began: when the rate was set, in seconds on the monotonic clock
-    :param before: bytes that had been copied by then
-    """
-    broker = there[0].broker
-    await_until(
-        lambda: sum(copied(partitions, there)),
-        lambda size: size - before >= rate * MEASURED_S,
-        timeout_s=MEASURED_S / (1 - WITHIN) + timeouts.REQUEST_S,
-        what=f"moves on {broker} at {rate} bytes a second to copy {rate * MEASURED_S} more bytes than {before}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-    # Bytes beyond these do not count: a burst follows when the windows from before a change of the rate run out.
-    seen = rate * MEASURED_S / (time.monotonic() - began)
-    broker.journal.write("move.rate", broker=broker.id, rate=rate, seen=round(seen))
-    if not 1 - WITHIN <= seen / rate <= 1 + WITHIN:
-        raise PromiseBroken(f"moves on {broker} should copy {rate} bytes a second, and copied {seen:.0f}")
-
-
 def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], threads: int) -> None:
     """As many of the moves as there are threads have copied something; those that wait have nothing yet."""
     sizes = copied(partitions, there)
@@ -141,13 +103,16 @@ def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], thre
     overrides=SMALL_FETCHES,
 )
 def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A throttled reassignment does not hold the same broker's moves, and held moves do not hold the reassignment."""
-    orders, across = cluster.create_topic("orders"), cluster.create_topic("across")[0]
+    """A throttled reassignment does not hold the same broker's moves, and held moves do not hold the reassignment.
+
+    Another partition of its topic is not throttled. That one's reassignment ends, and the throttled one stays listed.
+    """
+    orders, [across, beside] = cluster.create_topic("orders"), cluster.create_topic("across", partitions=2).partitions
     within = cluster.create_topic("within", replicas=4)
     state = StateCheck(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
     for topic in (cluster.topics["across"], within):
-        write_untracked_records(topic, 2000, size=1000)
-    kept = leaders_logs((across, *within.partitions))
+        write_untracked_records(topic, 2000 * len(topic), size=1000)
+    kept = leaders_logs((across, beside, *within.partitions))
     leaving, *staying = map(cluster.broker, across.describe().replicas)
     [coming] = cluster.others(leaving, *staying)
     here = within[0].log_dir_on(coming)
@@ -155,8 +120,9 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     placement = Placement(partition=across, on=(coming, *staying))
     with workload.running(orders) as pair:
         # The tool does not wait until brokers know its throttle, so another throttle is set before.
-        for topic in (cluster.topics["across"], within):
-            topic.configure(dict.fromkeys(THROTTLED, "*"))
+        of_across = ",".join(f"{across.index}:{broker.id}" for broker in cluster.brokers)
+        for topic, replicas in ((cluster.topics["across"], of_across), (within, "*")):
+            topic.configure(dict.fromkeys((OF_LEADER, OF_FOLLOWER), replicas))
         for broker in cluster.brokers:
             broker.configure(dict.fromkeys(RATES, "1"))
         for broker in cluster.brokers:
@@ -164,6 +130,9 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         execute(cluster, placement, throttle=2)
         for broker in placement.brokers:
             check_settings(broker, dict.fromkeys(RATES, "2"))
+        check_reassigning(cluster, across, failure=PromiseBroken)
+        check_not_preferred(across)
+        reassign_beside(state, beside)
         check_reassigning(cluster, across, failure=PromiseBroken)
         within[0].move_to(there)
         finish_move(state, within[0], there)
@@ -181,6 +150,22 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         finish_move(state, within[0], here)
         state.check()
         check_no_leftovers(cluster, {"across", "within"})
-    check_same_bytes(across, *within.partitions)
+    check_same_bytes(across, beside, *within.partitions)
     check_logs_unchanged(kept)
     check_delivery(workload)
+
+
+def reassign_beside(state: StateCheck, partition: Partition) -> None:
+    """Reassign a partition while another one's reassignment is under way, and wait until it has ended."""
+    leaving, *staying = map(state.cluster.broker, partition.describe().replicas)
+    [coming] = state.cluster.others(leaving, *staying)
+    state.cluster.reassign(partition, [*staying, coming])
+    await_until(
+        lambda: [each for each in state.cluster.reassignments() if each.partition == partition.index],
+        lambda under_way: not under_way,
+        timeout_s=timeouts.MOVE_S,
+        what=f"the reassignment of {partition}, which is not throttled, to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    state.reassigned(partition, [partition.log_dir_on(broker) for broker in (*staying, coming)])
