@@ -69,7 +69,7 @@ class _Assignment(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """A JSON object that ``--generate`` prints."""
+    """A JSON object that ``--generate`` or ``--execute`` prints."""
 
     partitions: list[_Assignment]
 
@@ -80,13 +80,14 @@ def execute(
     throttle: int | None = None,
     log_dirs_throttle: int | None = None,
     timeout_ms: int | None = None,
-) -> None:
+) -> list[Placement]:
     """Begin to move replicas; returns when Kafka has accepted the request, before the moves complete.
 
     :param throttle: bytes a second between brokers; :func:`verify` removes it
     :param log_dirs_throttle: bytes a second between log dirs; :func:`verify` removes it
     :param timeout_ms: how long the tool repeats AlterReplicaLogDirs to a broker that does not have the replica yet;
         None: the tool's default, 10 s
+    :returns: the current placements that the tool prints, for a rollback
     :raises FailedOwnPart: the tool refused or gave up; with its output
     """
     limits = {
@@ -96,7 +97,8 @@ def execute(
     }
     options = [word for option, limit in limits.items() if limit is not None for word in (option, str(limit))]
     cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), options=options)
-    _run_on(cluster, "--execute", placements, *options)
+    output = _run_on(cluster, "--execute", placements, *options)
+    return [current for of_plan in _plans(cluster, output) for current in of_plan]
 
 
 def verify(cluster: Cluster, *placements: Placement) -> list[str]:
@@ -129,8 +131,13 @@ def generate(
     options = ["--disable-rack-aware"] if ignore_racks else []
     content = {"version": 1, "topics": [{"topic": topic.name} for topic in topics]}
     output = _run(cluster, "--generate", "--topics-to-move-json-file", content, "--broker-list", ids, *options)
+    return tuple(_plans(cluster, output))
+
+
+def _plans(cluster: Cluster, output: Iterable[str]) -> list[list[Placement]]:
+    """The placements of each JSON object in the tool's output."""
     plans = [msgspec.json.decode(line, type=_Plan) for line in output if line.startswith("{")]
-    return tuple([_placement(cluster, each) for each in plan.partitions] for plan in plans)
+    return [[_placement(cluster, each) for each in plan.partitions] for plan in plans]
 
 
 def _placement(cluster: Cluster, assignment: _Assignment) -> Placement:

@@ -46,7 +46,7 @@ _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
-_OF_BROKER, _OF_ALL_BROKERS = 2, 3  # ConfigSource of DescribeConfigsResponse
+_OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # ConfigSource of DescribeConfigsResponse
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
 _MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 
@@ -429,16 +429,22 @@ class Admin:
 
     def dynamic_configs(self, broker: int) -> DynamicConfigs:
         """A broker's dynamic configs. Ask the broker itself."""
+        own, of_all = self._configs(_BROKER, str(broker), _OF_BROKER, _OF_ALL_BROKERS)
+        return DynamicConfigs(own=own, of_all=of_all)
+
+    def topic_configs(self, topic: str) -> Mapping[str, str | None]:
+        """The configs that are set for a topic; ask any broker."""
+        [own] = self._configs(_TOPIC, topic, _OF_TOPIC)
+        return own
+
+    def _configs(self, resource_type: int, name: str, *sources: int) -> list[dict[str, str | None]]:
+        """The configs of a resource from each of these sources."""
         wanted = DescribeConfigsRequest.DescribeConfigsResource
-        resource = wanted(resource_type=_BROKER, resource_name=str(broker), configuration_keys=None)
+        resource = wanted(resource_type=resource_type, resource_name=name, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
         got = self._connection.ask(request).results[0]
-        _check(f"the configs of broker {broker}", got)
-        own, of_all = (
-            {config.name: config.value for config in got.configs if config.config_source == source}
-            for source in (_OF_BROKER, _OF_ALL_BROKERS)
-        )
-        return DynamicConfigs(own=own, of_all=of_all)
+        _check(f"the configs of {name}", got)
+        return [{each.name: each.value for each in got.configs if each.config_source == source} for source in sources]
 
     def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str | None]) -> None:
         wanted = IncrementalAlterConfigsRequest.AlterConfigsResource

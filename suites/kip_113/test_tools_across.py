@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,14 +17,17 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.reassign import Placement, cancel, execute, generate
-from harness.cluster.topic import Partition
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
+from suites.kip_113.copy_rates import FOLLOWER_RATE, LEADER_RATE, OF_FOLLOWER, OF_LEADER
 from suites.kip_113.tool_requests import execution_error, refused_requests
 from suites.on_disk import check_no_leftovers
 from suites.scenario import NO_FAULT, scenario
@@ -40,7 +43,7 @@ from suites.steps import (
     replicas_after,
 )
 
-THROTTLES = (MOVE_THROTTLE, "leader.replication.throttled.rate", "follower.replication.throttled.rate")
+THROTTLES = (MOVE_THROTTLE, LEADER_RATE, FOLLOWER_RATE)
 TRIES = 10
 PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy creating replicas
 
@@ -62,20 +65,21 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         coming, staying = broker_without_replica(cluster, orders[0])
         for place in coming.log_dirs:  # one of them is not the one that the broker would choose
             placement = Placement(partition=orders[0], on=(place, *staying))
-            execute(cluster, placement, throttle=AMPLE_RATE, log_dirs_throttle=AMPLE_RATE)
+            before = orders[0].describe().replicas
+            current = execute(cluster, placement, throttle=AMPLE_RATE, log_dirs_throttle=AMPLE_RATE)
+            check_current(state, orders, current)
             check_settings(coming, dict.fromkeys(THROTTLES, str(AMPLE_RATE)))
+            check_throttled(orders, listed(before), listed({coming.id} - {*before}))
             await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
             for broker in cluster.brokers:
                 check_settings(broker, dict.fromkeys(THROTTLES))
+            check_throttled(orders, None, None)
         pair.await_progress(after=now())
         chosen = cluster.brokers[1:]
         current, proposed = generate(cluster, [beside], chosen)
-        for placement in current:
-            check_current(state, placement)
-        if len(current) != len(beside) or len(proposed) != len(beside):
-            raise PromiseBroken(
-                f"--generate shows {len(current)} and proposes {len(proposed)} of {len(beside)} partitions"
-            )
+        check_current(state, beside, current)
+        if len(proposed) != len(beside):
+            raise PromiseBroken(f"--generate proposes {len(proposed)} of {len(beside)} partitions")
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
             raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
         reassign(cluster, state, *proposed)
@@ -157,18 +161,45 @@ def busy_creating_replicas(cluster: Cluster, broker: Broker) -> Iterator[None]:
         raise errors[0]
 
 
-def check_current(state: StateCheck, placement: Placement) -> None:
-    """The present assignment that the tool shows is the expected one; some builds do not show log dirs."""
-    partition = placement.partition
-    wanted = state.expected(partition.topic, partition.index).replicas
-    wrong = [
-        place
-        for place in placement.on
-        if isinstance(place, LogDir) and (partition.topic, partition.index) not in state.replicas_in(place)
-    ]
-    if tuple(broker.id for broker in placement.brokers) != wanted or wrong:
-        named = f"; not in these log dirs: {', '.join(map(str, wrong))}" if wrong else ""
-        raise PromiseBroken(f"--generate shows {placement} as the present assignment instead of {wanted}{named}")
+def check_current(state: StateCheck, topic: Topic, shown: Sequence[Placement]) -> None:
+    """The current placement that the tool shows of a topic is the expected one; some builds do not show log dirs."""
+    if len(shown) != len(topic):
+        raise PromiseBroken(f"kafka-reassign-partitions shows the current placement of {len(shown)} of {len(topic)}")
+    for placement in shown:
+        partition = placement.partition
+        wanted = state.expected(partition.topic, partition.index).replicas
+        wrong = [
+            place
+            for place in placement.on
+            if isinstance(place, LogDir) and (partition.topic, partition.index) not in state.replicas_in(place)
+        ]
+        if tuple(broker.id for broker in placement.brokers) != wanted or wrong:
+            named = f"; not in these log dirs: {', '.join(map(str, wrong))}" if wrong else ""
+            raise PromiseBroken(
+                f"kafka-reassign-partitions shows {placement} as the current placement instead of {wanted}{named}"
+            )
+
+
+def check_throttled(topic: Topic, leaders: str | None, followers: str | None) -> None:
+    """The topic's configs list exactly these replicas as throttled (KIP-73).
+
+    :param leaders: the replicas that it had, as the tool lists them; None: the config is not set
+    :param followers: the new ones
+    """
+    admin = topic.cluster.live_brokers()[0].admin
+    await_until(
+        lambda: [admin.topic_configs(topic.name).get(name) for name in (OF_LEADER, OF_FOLLOWER)],
+        lambda seen: seen == [leaders, followers],
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{OF_LEADER} and {OF_FOLLOWER} of {topic} to be {leaders} and {followers}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def listed(brokers: Iterable[int]) -> str:
+    """The replicas of partition 0 on these brokers, as kafka-reassign-partitions lists throttled replicas."""
+    return ",".join(f"0:{id}" for id in sorted(brokers))
 
 
 def check_not_executed(placement: Placement) -> tuple[int, ...]:
@@ -186,6 +217,16 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
         if after != before:
             raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
     return after
+
+
+def check_not_additional(placement: Placement) -> None:
+    """While a reassignment is under way, ``--execute`` is refused, unless ``--additional`` is given (KIP-455)."""
+    said = execution_error(placement.partition.cluster, placement)
+    if said is None or "--additional" not in said:
+        raise PromiseBroken(
+            f"kafka-reassign-partitions --execute of {placement}, which is under way, must be refused without "
+            f"--additional; its error is: {said or 'none'}"
+        )
 
 
 @scenario(
@@ -207,6 +248,7 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.await_count(500)
         execute(cluster, placement, throttle=1)
         check_reassigning(cluster, orders[0])
+        check_not_additional(placement)
         cancel(cluster, placement)
         before = tuple(broker.id for broker in has)
         on = replicas_after(placement, before)

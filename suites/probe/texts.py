@@ -394,6 +394,7 @@ TEXTS: tuple[Dependency, ...] = (
             "Timed out before log directory move",
             "Not all brokers have rack information",
             "--disable-rack-aware",
+            "--additional",
             "not a recognized option",
             "--broker",
             "--topics",
@@ -402,6 +403,7 @@ TEXTS: tuple[Dependency, ...] = (
             "(?s)CREATE_PARTITIONS.*…",
         ),
         needed_by=(
+            "kip-113/growth-cancelled",
             "kip-113/restart-with-both",
             "kip-113/tools-across",
             "kip-113/tools-asked",
