@@ -38,7 +38,7 @@ class DescribedPartition:
 def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
     """Run ``kafka-topics --describe``; the partitions that it prints.
 
-    :param only: ``--under-replicated-partitions`` or ``--unavailable-partitions``
+    :param only: ``--under-replicated-partitions`` or another option that selects partitions by their state
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
     return read_topics(tool_lines(distribution, Tool.TOPICS, *arguments))

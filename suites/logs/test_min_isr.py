@@ -21,6 +21,7 @@ from harness.errors import PromiseBroken
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
+from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
@@ -54,12 +55,14 @@ def test_below_min_isr(cluster: Cluster) -> None:
         check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
         leader.admin.produce(events.name, 0, b"only on the leader")
         check_not_shown(events[0], leader)
+        check_listed(events, in_sync=1)
         # A leader waits for followers that were in sync until shortly before, and looks again at the next append.
         await_checkpoints(events[0].log_dir_on(leader), MANY_CHECKPOINTS)
         leader.admin.produce(events.name, 0, b"only on the leader, too")
         check_not_shown(events[0], leader)
-    for follower in followers:
+    for in_sync, follower in enumerate(followers, start=2):
         restart_after_healing(state, follower)
+        check_listed(events, in_sync=in_sync)
     await_shown(events, BEFORE + 2)
 
 
@@ -129,6 +132,22 @@ def await_described(partition: Partition, what: str, until: Callable[[PartitionS
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+
+
+def check_listed(topic: Topic, *, in_sync: int) -> None:
+    """kafka-topics lists the partition as below min.insync.replicas, as just at it, or as neither (KIP-351).
+
+    :param in_sync: how many replicas are in the ISR, as all sources have just agreed
+    """
+    cluster, least = topic.cluster, int(TWO_IN_SYNC["min.insync.replicas"])
+    lists = {"--under-min-isr-partitions": in_sync < least, "--at-min-isr-partitions": in_sync == least}
+    for option, is_listed in lists.items():
+        seen = describe_topics(cluster.distribution, cluster.bootstrap, option)
+        if ((topic.name, 0) in seen) != is_listed:
+            raise PromiseBroken(
+                f"{topic[0]} has {in_sync} replicas in sync and min.insync.replicas={least}, and kafka-topics {option} "
+                f"lists {[*seen]}"
+            )
 
 
 def check_not_acked(waits: concurrent.futures.Future[int], leader: Broker) -> None:

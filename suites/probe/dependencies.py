@@ -95,6 +95,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=VersionRange.parse(">=2.2"),
     ),
     tool(
+        id="tool-topics-min-isr",
+        what="kafka-topics --describe with --under-min-isr-partitions or --at-min-isr-partitions",
+        needed_by=("logs/below-min-isr",),
+        builds=VersionRange.parse(">=2.3"),
+    ),
+    tool(
         id="tool-topics-create",
         what="kafka-topics --create --partitions --replication-factor",
         words=("--topic", "--zookeeper"),

@@ -51,6 +51,17 @@ def _topics(trial: Trial) -> str:
     return f"{len(seen)} partitions"
 
 
+@tries("tool-topics-min-isr")
+def _min_isr(trial: Trial) -> str:
+    distribution, bootstrap = trial.cluster.distribution, trial.broker.bootstrap
+    if tool_answers.describe_topics(distribution, bootstrap, "--under-min-isr-partitions"):
+        raise Lacking("with --under-min-isr-partitions it names healthy partitions")
+    seen = tool_answers.describe_topics(distribution, bootstrap, "--at-min-isr-partitions")
+    if (TOPIC, 0) not in seen:
+        raise Lacking(f"with --at-min-isr-partitions it does not name {TOPIC}-0, which has one replica")
+    return f"{len(seen)} partitions"
+
+
 @tries("tool-topics-create")
 def _create(trial: Trial) -> str:
     options = ("--create", "--topic", "by-tool", "--partitions", "2", "--replication-factor", "1")
