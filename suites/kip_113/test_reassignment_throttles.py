@@ -45,15 +45,17 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
     """
     first, second, coming = cluster.brokers
     by_leader, by_follower = cluster.create_topics(
-        NewTopic(name="by-leader", replicas=1, assignment={0: [first.id]}, configs={OF_LEADER: "*"}),
-        NewTopic(name="by-follower", replicas=1, assignment={0: [second.id]}, configs={OF_FOLLOWER: "*"}),
+        NewTopic(name="by-leader", replicas=1, assignment={0: [first.id]}),
+        NewTopic(name="by-follower", replicas=1, assignment={0: [second.id]}),
     )
     logs = (by_leader[0], by_follower[0])
     for topic in (by_leader, by_follower):
         write_untracked_records(topic, 3200, size=1000)
     kept = leaders_logs(logs)
+    by_leader.configure({OF_LEADER: "*"})
+    by_follower.configure({OF_FOLLOWER: "*"})
     coming.admin.set_broker_configs(None, {LEADER_RATE: str(RATE)})
-    for broker in cluster.brokers:  # a later change is in force only after the default is
+    for broker in cluster.brokers:  # once a change is in force, the changes before it are, too
         broker.configure({FOLLOWER_RATE: str(RATE)})
     with concurrent.futures.ThreadPoolExecutor(len(logs)) as pool:
         rates = [pool.submit(check_grows, log, coming) for log in logs]

@@ -49,7 +49,7 @@ def test_unclean_election(cluster: Cluster) -> None:
     controller = cluster.describe().controller  # with ZooKeeper a broker, which counts the elections
     bystander, last, behind = sorted(cluster.brokers, key=lambda broker: broker.id != controller)
     allowed, requested = cluster.create_topics(
-        *(NewTopic(name=name, replicas=2, assignment={0: [last.id, behind.id]}) for name in ("allowed", "requested"))
+        *(NewTopic(name=name, replicas=2, assignment={0: [behind.id, last.id]}) for name in ("allowed", "requested"))
     )
     logs = (allowed[0], requested[0])
     for topic in (allowed, requested):
