@@ -107,13 +107,7 @@ def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> No
     :raises PromiseBroken: it does not, and ``unless`` is not expected of this build; or not even after a restart; or
         the controller goes on counting the replica as offline
     """
-    await_state(
-        partition,
-        lambda state: broker.id not in state.offline_replicas,
-        f"the controller to have the replica of {partition} on {broker} in a good log dir",
-        timeouts.LOG_DIR_FAILURE_S,
-        via=broker,
-    )
+    await_online(partition, broker)
 
     def await_led() -> None:
         await_leader(partition, broker, lambda leader: leader == broker.id, "to have a leader")
@@ -163,6 +157,20 @@ def await_out_of_sync(partition: Partition, broker: Broker) -> None:
         lambda state: broker.id not in state.isr,
         f"{broker} to leave the ISR of {partition}",
         timeouts.BROKER_FAILURE_S,
+    )
+
+
+def await_online(partition: Partition, broker: Broker) -> None:
+    """Wait until the controller has the broker's replica in a good log dir, as the broker itself knows it.
+
+    :raises PromiseBroken: it does not
+    """
+    await_state(
+        partition,
+        lambda state: broker.id not in state.offline_replicas,
+        f"the controller to have the replica of {partition} on {broker} in a good log dir",
+        timeouts.LOG_DIR_FAILURE_S,
+        via=broker,
     )
 
 

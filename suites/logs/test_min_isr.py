@@ -25,11 +25,19 @@ from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
-from suites.leadership import ELECTS_ELIGIBLE
+from suites.leadership import ELECTS_ELIGIBLE, await_online
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import await_checkpoints, log_dirs_failed, restart_after_healing, write_untracked_records
+from suites.steps import (
+    await_checkpoints,
+    await_replica,
+    format_new_dirs,
+    log_dirs_failed,
+    replace_by_empty_disk,
+    restart_after_healing,
+    write_untracked_records,
+)
 
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
 TWO_IN_SYNC = {"min.insync.replicas": "2"}
@@ -103,22 +111,99 @@ def test_isr_shrinks_amid_write(cluster: Cluster) -> None:
 )
 def test_eligible_leader(cluster: Cluster) -> None:
     """All replicas stop in turn; the second to last comes back alone, and leads with every acked record."""
-    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
-    [log] = events.partitions
+    log = created_with_records(cluster)
     last, (first, second) = leader_of(log), log.followers()
-    write_untracked_records(events, BEFORE)
-    first.stop()
-    await_described(log, f"{first} to leave the ISR", lambda seen: set(seen.isr) == {last.id, second.id})
-    write_untracked_records(events, BEFORE)
-    second.stop()
-    await_described(log, f"{second} to leave the ISR", lambda seen: set(seen.isr) == {last.id})
-    last.stop()
+    end_in_turn(log, first.stop, second.stop)
     second.start()
     await_described(log, f"{second} to lead, since it has every acked record", lambda seen: seen.leader == second.id)
-    first.start()
-    last.start()
-    cluster.await_healthy(failure=PromiseBroken)
-    await_shown(events, 2 * BEFORE)
+    check_complete_again(log, first, last)
+
+
+@scenario(
+    "logs/killed-is-not-eligible",
+    kip=112,
+    plan="the last replica in sync is gone, and one that may have lost acked records in a crash is back (KIP-966)",
+    modes=(Mode.KRAFT,),
+    builds=ELECTS_ELIGIBLE,
+    floors=NO_FAULT,
+    judged=False,
+)
+def test_killed_is_not_eligible(cluster: Cluster) -> None:
+    """The second to last replica was killed: it comes back alone, and does not lead until the last one is back."""
+    log = created_with_records(cluster)
+    last, (first, second) = leader_of(log), log.followers()
+    end_in_turn(log, first.stop, second.kill)
+    second.start()
+    check_does_not_lead(log, second)
+    check_complete_again(log, first, last)
+
+
+@scenario(
+    "logs/emptied-is-not-eligible",
+    kip=112,
+    plan="4. The disk (or log directory) gets fixed: replaced by an empty one, of a broker that was stopped (KIP-966)",
+    modes=(Mode.KRAFT,),
+    builds=ELECTS_ELIGIBLE,
+    floors=NO_FAULT,
+    judged=False,
+)
+def test_emptied_is_not_eligible(cluster: Cluster) -> None:
+    """The second to last replica was stopped and lost its log dir: it does not lead until the last one is back.
+
+    Its broker has a mark of a clean shutdown in its other log dir.
+    """
+    log = created_with_records(cluster)
+    last, (first, second) = leader_of(log), log.followers()
+    log_dir = log.log_dir_on(second)
+    end_in_turn(log, first.stop, second.stop)
+    replace_by_empty_disk(log_dir)
+    format_new_dirs(cluster, second)
+    second.start()
+    check_does_not_lead(log, second)
+    check_complete_again(log, first, last)
+
+
+def created_with_records(cluster: Cluster) -> Partition:
+    """Create a partition with ``min.insync.replicas=2`` and some records."""
+    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
+    write_untracked_records(events, BEFORE)
+    return events[0]
+
+
+def end_in_turn(log: Partition, end_first: Callable[[], None], end_second: Callable[[], None]) -> None:
+    """End all brokers in turn, the leader last; the first one lacks records that the others have."""
+    last, (first, second) = leader_of(log), log.followers()
+    end_first()
+    await_described(log, f"{first} to leave the ISR", lambda seen: set(seen.isr) == {last.id, second.id})
+    write_untracked_records(Topic(log.cluster, log.topic, 1), BEFORE)
+    end_second()
+    await_described(log, f"{second} to leave the ISR", lambda seen: set(seen.isr) == {last.id})
+    last.stop()
+
+
+def check_does_not_lead(log: Partition, broker: Broker) -> None:
+    """The only broker that runs does not become the leader, though the controller has its replica in a good log dir."""
+    await_until(
+        lambda: broker.id in broker.describe_cluster().brokers,
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{broker} to be active",
+        retry_on=(NoAnswer,),
+        watch=broker.node.check_alive,
+        failure=PromiseBroken,
+    )
+    log_dir = await_replica(broker, log)
+    await_online(log, broker)
+    await_checkpoints(log_dir, 3)
+    if (seen := log.describe(broker)).leader is not None:
+        raise PromiseBroken(f"{broker} leads {log}, though it may lack acked records: {seen}")
+
+
+def check_complete_again(log: Partition, *down: Broker) -> None:
+    """With all brokers back, the partition has every acked record on all of them."""
+    for broker in down:
+        broker.start()
+    log.cluster.await_healthy(failure=PromiseBroken)
+    await_shown(Topic(log.cluster, log.topic, 1), 2 * BEFORE)
     check_same_bytes(log)
 
 
