@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from faults.base import injected
 from faults.file_system import Eio
-from faults.log_dir import Chmod000, LogDirFault
+from faults.log_dir import Chmod000, LogDirFault, ReplicaChmod000
 from faults.segment import IndexUnreadable
-from faults.targets import leader_of
+from faults.targets import leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -30,6 +30,7 @@ from harness.waiting import await_until
 from suites.background import in_background
 from suites.checks import check_not_noticed, check_noticed, check_refused
 from suites.deviations import CREATION_ERROR_UNREPORTED, READ_ERROR_IGNORED
+from suites.log_cleaning import COMPACTED, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small, write_outdated_records
 from suites.observing import observe
 from suites.on_disk import check_logs_unchanged, check_no_replica_twice, leaders_logs
 from suites.scenario import scenario
@@ -142,6 +143,36 @@ def check_met_by(fault: LogDirFault, *, saying: str) -> None:
 
 
 @scenario(
+    "kip-112/cleaner-meets-error",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: the log cleaner meets the error",
+    judged=False,
+    overrides=FREQUENT_CLEANING,
+)
+def test_cleaner_meets_error(cluster: Cluster) -> None:
+    """A broker cannot write into the folder of an idle log: the log dir goes offline when the cleaner tries to.
+
+    The folder fails while the topic is not compacted. Then its ``cleanup.policy`` changes.
+    """
+    orders = one_partition_per_log_dir(cluster)
+    idle = cluster.create_topic("idle", partitions=1, replicas=1, configs=SMALL_SEGMENTS)
+    write_outdated_records(idle)
+    state = StateCheck(cluster, orders, idle)
+    victim = leader_of(idle[0])
+    log_dir = idle[0].log_dir_on(victim)
+    with injected(ReplicaChmod000(log_dir, idle[0])) as fault:
+        await_checkpoints(log_dir, 4)
+        check_not_noticed(fault, log_dir)
+        idle.configure(COMPACTED)
+        check_noticed(fault)
+        state.log_dir_failed(log_dir)
+        state.check()
+        check_met_by(fault, saying=f"^Failed to clean up log for {idle[0]} in dir")
+    restart_after_healing(state, victim)
+    check_logs_small(idle)
+
+
+@scenario(
     "kip-112/records-unreadable",
     kip=112,
     plan="2. A log directory stops working on a broker during runtime: a read of records gets EIO before a write does",
@@ -244,6 +275,58 @@ def test_creation_fails(cluster: Cluster) -> None:
             return
         cluster.delete_topics(led, followed)
     raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
+
+
+@scenario(
+    "kip-112/creation-fails-in-emptier",
+    kip=112,
+    plan="1. Topic gets created: the log dir with the fewest replicas fails as the broker creates one there",
+    judged=False,
+)
+def test_creation_fails_in_emptier(cluster: Cluster) -> None:
+    """The creation of a replica meets the error of a failed log dir: the broker creates it in its good one, and leads.
+
+    The broker chooses the log dir with the fewest replicas first.
+    """
+    victim = cluster.brokers[0]
+    fuller = cluster.create_topic("filler", partitions=1)[0].log_dir_on(victim)
+    emptier = other_dir(fuller)
+    assignment = [victim.id, *(broker.id for broker in cluster.others(victim))]
+    for n in range(1, TRIES + 1):
+        orders = Topic(cluster, f"orders-{n}", 1)
+        await_gap(emptier)
+        with injected(Chmod000(emptier)) as fault:
+            cluster.request_topics(NewTopic(name=orders.name, assignment={0: assignment}))
+            check_noticed(fault)
+            met = creation_met_error(fault, orders)
+            if met:
+                check_created_beside(fault, orders[0])
+        victim.restart()
+        cluster.await_healthy(failure=PromiseBroken)
+        if met:
+            check_no_replica_twice(orders)
+            return
+        cluster.delete_topics(orders)
+    raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
+
+
+def check_created_beside(fault: LogDirFault, partition: Partition) -> None:
+    """The broker has created the replica in its other log dir, is in the ISR with all others, and leads."""
+    victim, cluster = fault.broker, partition.cluster
+
+    def seen() -> tuple[LogDir | None, int | None, set[int]]:
+        state = partition.describe(cluster.others(victim)[0])
+        return victim.log_dir_of(partition.topic, partition.index), state.leader, set(state.isr)
+
+    should = (other_dir(fault.log_dir), victim.id, {broker.id for broker in cluster.brokers})
+    await_until(
+        seen,
+        lambda seen: seen == should,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{victim} to create {partition} in {should[0]}, since {fault.log_dir} has failed, and to lead all others",
+        retry_on=(NoAnswer, KeyError),
+        failure=PromiseBroken,
+    )
 
 
 def await_gap(log_dir: LogDir) -> None:

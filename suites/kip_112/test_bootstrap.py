@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from faults.base import injected
 from faults.broker import BrokerKilled
@@ -26,19 +28,22 @@ from suites.checks import check_delivery, check_ends, check_logged, check_notice
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
 from suites.followers_behind import injected_ahead
 from suites.observations import directories, metadata_log
-from suites.on_disk import check_no_replica_twice
-from suites.scenario import scenario
+from suites.on_disk import check_logs_unchanged, check_no_replica_twice, leaders_logs
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     FOUND_TWICE,
     NO_DIR_USABLE,
     check_not_formatted,
+    check_some_leaderless,
     ends_as_known,
     format_new_dirs,
     log_dirs_failed,
     one_partition_per_log_dir,
     replace_by_empty_disk,
     restart_after_healing,
+    start_after_healing,
+    write_untracked_records,
 )
 
 UNASSIGNED = "A" * 21 + "Q"
@@ -226,10 +231,15 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     One topic is created while the broker is down. In KRaft its replica is new to the broker. In ZooKeeper mode the
     controller has made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is
     offline. Another topic is created right after the start; its replica is new in both modes.
+
+    The broker has the only replicas of one more topic. Those in the bad log dir have no leader until it is healed.
     """
     orders = one_partition_per_log_dir(cluster)
-    state = StateCheck(cluster, orders)
     victim = next(broker for broker in cluster.brokers if broker != cluster.controller_broker())
+    [lone] = cluster.create_topics(NewTopic(name="lone", assignment={index: [victim.id] for index in range(4)}))
+    write_untracked_records(lone, 20 * len(lone))
+    logs = leaders_logs(lone.partitions)
+    state = StateCheck(cluster, orders, lone)
     log_dir = orders[0].log_dir_on(victim)
     meanwhile = Topic(cluster, "meanwhile", 1)
     assignment = [*(broker.id for broker in cluster.others(victim)), victim.id]
@@ -243,6 +253,7 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
             state.broker_back(victim)
             state.check(timeouts.RECOVERY_S)
             check_noticed(fault)
+            check_some_leaderless(state, lone)
             if cluster.spec.mode is Mode.KRAFT:
                 check_created_in(victim, meanwhile[0], other_dir(log_dir))
             else:
@@ -253,6 +264,7 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     restart_after_healing(state, victim)
     cluster.await_healthy(failure=PromiseBroken)
     check_no_replica_twice(meanwhile)
+    check_logs_unchanged(logs)
 
 
 NOT_CREATED = r"Can not create log for {partition} because log directories \S+ are offline"
@@ -282,6 +294,47 @@ def check_stays_out(broker: Broker, partition: Partition) -> None:
     )
     if (place := broker.log_dir_of(partition.topic, partition.index)) is not None:
         raise PromiseBroken(f"{broker} refused to create {partition}, and has it in {place}")
+
+
+@scenario(
+    "kip-112/foreign-disk",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: one that belongs to another broker or cluster",
+    judged=False,
+    floors=NO_FAULT,
+)
+def test_foreign_disk(cluster: Cluster) -> None:
+    """A log dir belongs to another broker, then to another cluster: its broker does not start, and logs why."""
+    orders = one_partition_per_log_dir(cluster)
+    state = StateCheck(cluster, orders)
+    victim = next(broker for broker in cluster.brokers if broker != cluster.controller_broker())
+    other = cluster.others(victim)[0]
+    victim.stop()
+    state.broker_gone(victim)
+    for key, value in ((r"(?:node|broker)\.id", str(other.id)), (r"cluster\.id", "x" * 22)):
+        with labelled(victim.log_dirs[1], key, value):
+            victim.start()
+            check_ends(victim, exit_code=1, saying=FOREIGN)
+            state.check()
+    start_after_healing(state, victim)
+
+
+FOREIGN = (
+    r"Stored node id \d+ doesn't match previous node id|Invalid cluster\.id in: |"
+    r"BrokerMetadata is not consistent across log\.dirs"
+)
+"""The log line of a broker that ends at its start because a log dir belongs to another broker or cluster."""
+
+
+@contextmanager
+def labelled(log_dir: LogDir, key: str, value: str) -> Iterator[None]:
+    """Inside the block, the ``meta.properties`` of a log dir has another value. Its broker must be down."""
+    file = log_dir.path / "meta.properties"
+    text = file.read_text()
+    file.write_text(re.sub(rf"(?m)^({key})=.*$", rf"\1={value}", text))
+    log_dir.broker.journal.write("disk.labelled", log_dir=str(log_dir), text=file.read_text())
+    yield
+    file.write_text(text)
 
 
 @scenario(

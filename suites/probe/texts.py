@@ -34,9 +34,16 @@ TEXTS: tuple[Dependency, ...] = (
             r"^[^\n]*…\b[^\n]*\.LogDirFailureChannel\)",
             "^Exception while reading from … in dir",
             "^Error while creating log for (…) in dir",
+            "^Failed to clean up log for … in dir",
             r"(?s)^[^\n]*Error processing fetch [^\n]*{partition}\b.*IOException: Input/output error",
         ),
-        needed_by=("kip-112/creation-fails", "kip-112/index-unreadable", "kip-112/records-unreadable"),
+        needed_by=(
+            "kip-112/cleaner-meets-error",
+            "kip-112/creation-fails",
+            "kip-112/creation-fails-in-emptier",
+            "kip-112/index-unreadable",
+            "kip-112/records-unreadable",
+        ),
         without="these cases are invalid or unknown, and show what the broker logged",
         tried=False,
     ),
@@ -98,6 +105,17 @@ TEXTS: tuple[Dependency, ...] = (
         what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),
         needed_by=("kip-112/bootstrap-all-bad",),
+    ),
+    log_line(
+        id="log-foreign-disk",
+        what="a broker logs that it doesn't start since a log dir belongs to another broker or cluster",
+        words=(
+            r"Stored node id \d+ doesn't match previous node id|Invalid cluster\.id in: |"
+            r"BrokerMetadata is not consistent across log\.dirs",
+        ),
+        needed_by=("kip-112/foreign-disk",),
+        without="this case is invalid, and shows the end of the broker's log",
+        tried=False,
     ),
     log_line(
         id="log-no-topic-id",
