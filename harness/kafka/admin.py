@@ -29,6 +29,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import (
     FetchRequest,
+    FetchResponse,
     ListOffsetsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
@@ -334,6 +335,18 @@ class Admin:
 
         :param leader_epoch: the leader epoch that the consumer knows (KIP-320); -1: none
         """
+        return bytes(self._fetch(topic, partition, offset, leader_epoch=leader_epoch).records or b"")
+
+    def replica_to_read(self, topic: str, partition: int, offset: int, *, rack: str) -> int | None:
+        """The broker to which the leader sends a consumer in this rack (KIP-392); None: it should read from the leader.
+
+        :param offset: that of the consumer
+        """
+        return _if_any(int(self._fetch(topic, partition, offset, rack=rack).preferred_read_replica))
+
+    def _fetch(
+        self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1, rack: str = ""
+    ) -> FetchResponse.FetchableTopicResponse.PartitionData:
         wanted = FetchRequest.FetchTopic
         data = wanted.FetchPartition(
             partition=partition,
@@ -342,12 +355,14 @@ class Admin:
             partition_max_bytes=1 << 16,
         )
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 16, topics=topics, forgotten_topics_data=[])
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=1 << 16, topics=topics, forgotten_topics_data=[], rack_id=rack
+        )
         answer = self._connection.ask(request)
         _check(f"fetch {topic}-{partition} from {offset}", answer)
         got = answer.responses[0].partitions[0]
         _check(f"fetch {topic}-{partition} from {offset}", got)
-        return bytes(got.records or b"")
+        return got
 
     def end_of_epoch(self, topic: str, partition: int, epoch: int, *, leader_epoch: int = -1) -> tuple[int, int]:
         """The latest leader epoch of the log that is not after ``epoch``, and its end offset (KIP-320); ask the leader.

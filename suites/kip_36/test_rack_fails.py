@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults.base import injected
+from faults.held import Held
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
 from harness import timeouts
@@ -11,6 +12,7 @@ from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
@@ -20,7 +22,7 @@ from suites.deviations import FAILED_REPLICA_PREFERRED
 from suites.kip_36.layouts import racks_of
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import ALL_DIRS_FAILED, check_led, log_dirs_failed, rack_killed
+from suites.steps import ALL_DIRS_FAILED, check_led, log_dirs_failed, rack_killed, write_untracked_records
 
 READS_NOTHING = (
     r"the producer has stood still for \d\.\d s .*; the consumer has stood still for .* \(nothing read\); "
@@ -28,6 +30,7 @@ READS_NOTHING = (
 )
 """The error if the producer gets acks, and consumers get no records, also new consumers."""
 
+NEAREST = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
 
@@ -75,7 +78,7 @@ def rack(cluster: Cluster, name: str) -> list[Broker]:
     racks=("a", "b", "c"),
     floors=Floors(during=0),  # the scenario itself waits for records, except on builds that read none
     deviations=(FAILED_REPLICA_PREFERRED,),
-    overrides={"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"},
+    overrides=NEAREST,
 )
 def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
     """A consumer reads from the follower in its rack (KIP-392), whose log dir fails: it reads on from the leader."""
@@ -95,6 +98,39 @@ def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+@scenario(
+    "kip-36/most-caught-up-replica",
+    kip=36,
+    plan="Motivation: racks (KIP-392: of several replicas in the consumer's rack, the most caught-up one)",
+    racks=("a", "b", "b"),
+    judged=False,
+    holds=True,
+    overrides=NEAREST | {"replica.lag.time.max.ms": "30000"},  # a follower that is held stays in the ISR
+)
+def test_most_caught_up_replica(cluster: Cluster) -> None:
+    """One of two followers in a rack does not fetch: the leader sends consumers of this rack to the other one."""
+    leader, *followers = cluster.brokers
+    [orders] = cluster.create_topics(NewTopic(name="orders", assignment={0: [broker.id for broker in cluster.brokers]}))
+    write_untracked_records(orders, 100)
+    of_leader = f"ReplicaFetcherThread-0-{leader.id}"
+    for behind, ahead in (followers, followers[::-1]):
+        with injected(Held(cluster, behind, "follower-fetches", of_thread=of_leader)):
+            write_untracked_records(orders, 100, to=leader)
+            check_sent_to(leader, ahead, behind)
+
+
+def check_sent_to(leader: Broker, ahead: Broker, behind: Broker) -> None:
+    """The leader sends consumers of the followers' rack to the one that has all records."""
+    await_until(
+        lambda: leader.admin.replica_to_read("orders", 0, 0, rack="b"),
+        lambda chosen: chosen == ahead.id,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{leader} to send consumers of the rack to {ahead}, since {behind} lacks records",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
