@@ -11,22 +11,19 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from datetime import datetime
 
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.nodes.node import Node
-from harness.cluster.quorum.kraft import KRaftQuorum, node_id
+from harness.cluster.quorum.kraft import node_id
 from harness.errors import PromiseBroken
-from harness.events import NodeStarted
-from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
 from harness.kafka.request_log import RequestLog, requests_logged
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
+from suites.controllers import last_start, quorum_of
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 
@@ -35,12 +32,6 @@ cordon_scenario = functools.partial(
     scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True
 )
 CORDONED = "cordoned.log.dirs"
-
-
-def quorum_of(cluster: Cluster) -> KRaftQuorum:
-    """The cluster's KRaft quorum."""
-    assert isinstance(cluster.quorum, KRaftQuorum)
-    return cluster.quorum
 
 
 def controllers_admin(cluster: Cluster) -> Admin:
@@ -109,11 +100,6 @@ def controller_lines(cluster: Cluster, broker: Broker) -> Iterator[str]:
 
 ACTIVE = r"Becoming the active controller"
 """The log line of a controller that has replayed its log (``QuorumController``)."""
-
-
-def last_start(journal: Journal, node: Node) -> datetime:
-    """When a node was last started."""
-    return [event.at for event in journal.of(NodeStarted) if event.node == node.spec.name][-1]
 
 
 def cordons_logged(lines: Iterable[str], broker: int) -> set[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,18 +14,16 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.nodes.node import Node
-from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Admin, NewTopic, Refused
-from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import UNASSIGNED, dump_snapshot
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_promised_or_known
+from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import PLACED_WITHOUT_HINT, REQUEST_OUTLASTS_CORDON
 from suites.kip_1066.cordons import (
     CORDONED,
@@ -35,8 +32,6 @@ from suites.kip_1066.cordons import (
     controllers_admin,
     cordon,
     cordon_scenario,
-    last_start,
-    quorum_of,
 )
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import TOO_FEW
@@ -178,65 +173,6 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
-
-
-def controllers_restarted(cluster: Cluster) -> Node:
-    """Kill and start all controllers; returns the active one.
-
-    :raises PromiseBroken: none becomes active
-    """
-    for controller in cluster.quorum_nodes:
-        controller.kill()
-    own_part = OwnPart(cluster, "elect an active controller")
-    for controller in cluster.quorum_nodes:
-        controller.start()
-    return await_until(
-        cluster.active_controller,
-        timeout_s=timeouts.BOOT_S,
-        what="a controller to be active",
-        retry_on=(NoAnswer,),
-        watch=cluster.check_nodes,
-        failure=own_part.undone,
-    )
-
-
-def restarted_with_snapshots(cluster: Cluster) -> Path:
-    """Kill and start the controllers with settings by which they write snapshots, and wait until each has one.
-
-    :returns: the oldest of the new snapshots
-    :raises PromiseBroken: a controller writes none
-    """
-    folders = [quorum_of(cluster).metadata_log(controller) for controller in cluster.quorum_nodes]
-    before = {path for folder in folders for path in folder.glob("*.checkpoint")}
-    for controller in cluster.quorum_nodes:
-        controller.configure({"metadata.log.max.snapshot.interval.ms": "1000"})
-    controllers_restarted(cluster)
-    written = await_until(
-        lambda: [sorted({*folder.glob("*.checkpoint")} - before) for folder in folders],
-        all,
-        timeout_s=timeouts.PROGRESS_S,
-        what=f"a snapshot in {' and '.join(map(str, folders))}",
-        watch=cluster.check_nodes,
-        failure=PromiseBroken,
-    )
-    return min((snapshots[0] for snapshots in written), key=lambda path: path.name)
-
-
-def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
-    """Kill and start the controllers, and check that the active one loads this snapshot or a later one.
-
-    :raises Inconclusive: it does not
-    """
-    controller = controllers_restarted(cluster)
-    line = controller.log.first(r"Starting to load snapshot", since=last_start(cluster.journal, controller))
-    loaded = line and re.search(r"snapshot (\d{20}-\d{10})", line.text)
-    if not loaded or loaded[1] < at_least.stem:
-        raise Inconclusive(
-            f"{controller.spec.name} should load {at_least.name} or a later snapshot: {line and line.text}"
-        )
-    cluster.journal.write(
-        "snapshot.loaded", controller=controller.spec.name, snapshot=loaded[1], at_least=at_least.stem
-    )
 
 
 def check_in_snapshot(cluster: Cluster, snapshot: Path, broker: Broker, *log_dirs: LogDir) -> None:

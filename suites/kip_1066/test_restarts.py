@@ -12,8 +12,9 @@ from harness.kafka.admin import NewTopic
 from harness.kafka.tool_answers import dump_snapshot
 from harness.waiting import await_until
 from suites.checks import check_promised_or_known
+from suites.controllers import quorum_of
 from suites.deviations import CORDON_APPLIED_LATE, CORDON_FORGOTTEN
-from suites.kip_1066.cordons import CORDONED, await_known_to_controller, cordon_scenario, quorum_of
+from suites.kip_1066.cordons import CORDONED, await_known_to_controller, cordon_scenario
 from suites.kip_1066.test_entries import IGNORED, IN_FORCE, check_seen, cordon_effect, require_seen
 
 

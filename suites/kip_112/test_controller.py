@@ -21,9 +21,11 @@ from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.broker_log import LogLine
 from harness.kafka.versions import Mode, VersionRange
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
+from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
 from suites.leadership import ELECTS_ELIGIBLE, await_leader, lead
 from suites.observations import metadata_log
@@ -153,6 +155,63 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
         check_controller_acts(state, pair)
     for broker in (first, victim):
         restart_after_healing(state, broker)
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/two-dirs-without-controller",
+    kip=112,
+    plan="6. Controller failover: two log dirs of a broker fail while there is none",
+    log_dirs=3,
+    floors=Floors(faults=2),
+)
+def test_two_dirs_without_controller(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Two of a broker's log dirs fail while there is no controller: the next one elects leaders for both.
+
+    In KRaft the broker's next heartbeat names both. In ZooKeeper mode there is a notification for each.
+    """
+    victim, *others = cluster.brokers
+    assignment = [broker.id for broker in (victim, *others)]
+    [orders] = cluster.create_topics(NewTopic(name="orders", assignment=dict.fromkeys(range(3), assignment)))
+    state = StateCheck(cluster, orders)
+    log_dirs = dict.fromkeys(partition.log_dir_on(victim) for partition in orders.partitions)
+    if len(log_dirs) < len(orders):
+        raise Inconclusive(f"{victim} has the partitions of {orders} in {len(log_dirs)} log dirs: {list(log_dirs)}")
+    failing = list(log_dirs)[:2]
+    with workload.running(orders) as pair:
+        with ExitStack() as failed:
+            with injected(no_controller(cluster)) as none:
+                check_noticed(none)
+                pair.await_progress(after=now())
+                for fault in map(Chmod000, failing):
+                    check_noticed(failed.enter_context(injected(fault)))
+            for log_dir in failing:
+                state.log_dir_failed(log_dir)
+            state.check()
+            pair.await_progress(after=now())
+        restart_after_healing(state, victim)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/controller-from-snapshot",
+    kip=112,
+    plan="6. Controller failover: the next one knows the replicas' log dirs from a snapshot of the metadata log",
+    modes=(Mode.KRAFT,),
+)
+def test_controller_from_snapshot(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The controller restarts from a snapshot, and then the leader's log dir fails: another broker leads."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        restarted_from_snapshot(cluster, restarted_with_snapshots(cluster))
+        state.check()
+        with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(victim))):
+            pair.await_progress(after=now())
+        restart_after_healing(state, victim)
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 
