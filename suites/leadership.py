@@ -64,7 +64,7 @@ def election_error(partition: Partition, election: ElectionType) -> str | None:
         [refusal] = elected.result(timeouts.REQUEST_S).values()
     except (KafkaException, TimeoutError) as failure:
         raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
-    error = None if refusal is None else refusal.name()
+    error = None if refusal is None else str(refusal.name())
     partition.cluster.journal.write("leader.election", partition=str(partition), election=election.name, error=error)
     return error
 
@@ -75,12 +75,22 @@ def check_not_preferred(partition: Partition) -> None:
     preferred, leader = before.replicas[0], before.leader
     if preferred in before.isr:
         raise Inconclusive(f"broker {preferred}, the first replica of {partition}, is in the ISR: {before}")
-    error, after = election_error(partition, ElectionType.PREFERRED), partition.describe()
-    if error != "PREFERRED_LEADER_NOT_AVAILABLE" or after.leader != leader:
-        raise PromiseBroken(
-            f"broker {preferred} is out of the ISR of {partition}, and its election as the preferred leader should be "
-            f"refused with PREFERRED_LEADER_NOT_AVAILABLE; the answer is {error}, and the partition {after}"
-        )
+    check_election_refused(partition, "PREFERRED_LEADER_NOT_AVAILABLE")
+    if (after := partition.describe()).leader != leader:
+        raise PromiseBroken(f"broker {preferred} is out of the ISR of {partition}, and was elected: {after}")
+
+
+def check_election_refused(partition: Partition, error: str) -> None:
+    """The controller refuses to elect the preferred leader of the partition, with this error."""
+    answer = await_until(
+        lambda: election_error(partition, ElectionType.PREFERRED) or "elected",
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the controller to answer a request for the election of the preferred leader of {partition}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    if answer != error:
+        raise PromiseBroken(f"the election of the preferred leader of {partition} ended with {answer}, not {error}")
 
 
 def await_leader(partition: Partition, via: Broker, wanted: Callable[[int | None], bool], what: str) -> None:

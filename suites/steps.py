@@ -141,18 +141,18 @@ def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | N
         check_notified(events, victim)
 
 
-def one_partition_per_log_dir(cluster: Cluster) -> Topic:
+def one_partition_per_log_dir(cluster: Cluster, name: str = "orders") -> Topic:
     """Create a topic of two partitions; every broker has one of them in each of its two log dirs.
 
     One partition is in the log dir that fails. The other one must not be touched.
 
     :raises Inconclusive: a broker has both in one log dir
     """
-    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    topic = cluster.create_topic(name, partitions=2, replicas=3)
     for broker in cluster.brokers:
-        if len({partition.log_dir_on(broker) for partition in orders.partitions}) != len(broker.log_dirs):
-            raise Inconclusive(f"{broker} has both partitions of {orders} in one log dir")
-    return orders
+        if len({partition.log_dir_on(broker) for partition in topic.partitions}) != len(broker.log_dirs):
+            raise Inconclusive(f"{broker} has both partitions of {topic} in one log dir")
+    return topic
 
 
 def await_replica(broker: Broker, partition: Partition, timeout_s: float = timeouts.RECOVERY_S) -> LogDir:

@@ -24,7 +24,7 @@ from harness.journal import now
 from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics
-from harness.kafka.versions import Mode
+from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
@@ -41,6 +41,7 @@ from suites.deviations import (
     STORAGE_ERROR_TO_CLIENTS,
     STRAY_KEPT,
 )
+from suites.leadership import check_election_refused
 from suites.observations import metadata_log, offline_replicas
 from suites.on_disk import check_logs_unchanged, check_no_replica_twice, check_topic_gone, leaders_logs
 from suites.scenario import scenario
@@ -51,12 +52,14 @@ from suites.steps import (
     check_some_leaderless,
     log_dirs_failed,
     notifications,
+    one_partition_per_log_dir,
     restart_after_healing,
     start_after_healing,
     write_untracked_records,
 )
 
 OFFLINE_LOG_DIRS = "type=LogManager,name=OfflineLogDirectoryCount"
+DESCRIBES_PRODUCERS = VersionRange.parse(">=2.8")  # KIP-664
 CLIENT_DEFAULTS = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}
 METADATA_FAILED = r"Shutdown broker because the metadata log dir {path} has failed"
 
@@ -302,6 +305,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair:
         with notifications(cluster, victim), log_dirs_failed(state, Chmod000(log_dir)):
             check_some_leaderless(state, lone)
+            check_not_elected(state, lone)
             state.check(also=[metadata_log])
             check_topics_tool_shows_offline(cluster, orders, offline=victim)
             check_error_to_clients(victim, orders[0])
@@ -313,6 +317,13 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
         check_logs_unchanged(logs)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_not_elected(state: StateCheck, lone: Topic) -> None:
+    """An operator who asks for the election of a preferred leader is refused where its only replica is offline."""
+    for partition in lone.partitions:
+        if state.expected(lone.name, partition.index).leader is None:
+            check_election_refused(partition, "PREFERRED_LEADER_NOT_AVAILABLE")
 
 
 def check_topics_tool_shows_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> None:
@@ -370,7 +381,11 @@ def answers_to_clients(broker: Broker, partition: Partition) -> dict[str, str | 
         "ListOffsets": lambda: broker.admin.end_offset(*key),
         "Produce": lambda: broker.admin.produce(*key, b"untracked"),
         "Fetch": lambda: broker.admin.fetch(*key, 0),
+        "OffsetForLeaderEpoch": lambda: broker.admin.end_of_epoch(*key, 0),
+        "DeleteRecords": lambda: broker.admin.delete_records(*key, 0),
     }
+    if partition.cluster.distribution.version in DESCRIBES_PRODUCERS:
+        asks["DescribeProducers"] = lambda: broker.admin.describe_producers(*key)
     answers: dict[str, str | None] = {}
     for name, ask in asks.items():
         try:
@@ -390,11 +405,12 @@ def folders_set_aside(log_dir: LogDir, topic: Topic) -> list[str]:
 def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     """A topic with an offline replica is deleted and created again: the disk comes back, and the old data does not.
 
-    In KRaft the name can be used again at once. ZooKeeper mode ends the deletion when the replica is back ("we handle
-    it in the same way as if its broker is offline").
+    The topic's other partition is in the good log dir of the same broker, which deletes that replica at once. In KRaft
+    the name can be used again at once. ZooKeeper mode ends the deletion when the replica is back ("we handle it in the
+    same way as if its broker is offline").
     """
+    refunds = one_partition_per_log_dir(cluster, "refunds")
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
     write_untracked_records(refunds, 50)
     state = StateCheck(cluster, orders, refunds)
     victim = leader_of(refunds[0])
@@ -406,9 +422,9 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             cluster.delete_topics(refunds)
             state.remove_topic(refunds)
             if at_once:
-                state.add_topic(cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken))
+                state.add_topic(cluster.create_topic("refunds", partitions=2, replicas=3, failure=PromiseBroken))
             else:
-                anew = NewTopic(name="refunds", replicas=3)
+                anew = NewTopic(name="refunds", partitions=2, replicas=3)
                 check_refused(lambda: cluster.request_topics(anew), "TOPIC_ALREADY_EXISTS", "")
             state.check(also=[metadata_log])
             pair.await_progress(after=now())
@@ -424,9 +440,9 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             check_topic_gone(cluster, "refunds")
         pair.await_progress(after=now())
     again = (
-        Topic(cluster, "refunds", 1)
+        Topic(cluster, "refunds", 2)
         if at_once
-        else cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)
+        else cluster.create_topic("refunds", partitions=2, replicas=3, failure=PromiseBroken)
     )
     check_no_replica_twice(again)
     with workload.running(again) as pair:
