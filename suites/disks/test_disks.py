@@ -6,11 +6,13 @@ promises, and measure how long clients get no acks or records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, PowerCut, ReadOnly
+from faults.quorum import ControllerKilled
 from faults.segment import BitsFlipped, ByteFlipped, IndexByteFlipped
 from faults.slow import SLOW_FAULTS, SlowVolume
 from faults.targets import follower_of, leader_of
@@ -20,6 +22,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
+from harness.events import NodeKilled, NodeStopped, NodeStopping, PartitionChanged
 from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case import Case
@@ -34,6 +37,8 @@ from suites.state_check import StateCheck
 from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
 
 SEVERAL = 4  # segments
+SEEN_LATE = timedelta(seconds=1)
+"""A broker may show the watcher another leader so much later. Without a handover, it takes a session's time-out."""
 
 
 @scenario(
@@ -183,6 +188,81 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
                 pair.await_progress(after=now())
             state.broker_back(broker)
             state.check(timeouts.RECOVERY_S)
+    check_delivery(workload)
+
+
+@scenario("disks/leader-stopped", kip=112, plan="a clean stop: the leader hands its partitions over before it ends")
+def test_leader_stopped(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A leader is stopped under load: it ends in time, and others lead its partitions by then.
+
+    A topic that is created while it is down has all its replicas on the other brokers.
+    """
+    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    led = [partition for partition in orders.partitions if leader_of(partition) == victim]
+    with workload.running(orders) as pair:
+        with injected(BrokerStopped(victim)):
+            state.broker_gone(victim)
+            state.check()
+            pair.await_progress(after=now())
+            check_handed_over(victim, led)
+            state.add_topic(cluster.create_topic("refunds", partitions=6, replicas=2, failure=PromiseBroken))
+            state.check()
+        state.broker_back(victim)
+        state.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_handed_over(broker: Broker, led: Sequence[Partition]) -> None:
+    """A broker that was stopped ended by itself, and the watcher saw other leaders of its partitions by then."""
+    node, journal = broker.node.spec.name, broker.journal
+    asked_at = max(event.at for event in journal.of(NodeStopping) if event.node == node)
+    ended_at = max(event.at for event in journal.of(NodeStopped) if event.node == node)
+    if any(event.node == node and event.at > asked_at for event in journal.of(NodeKilled)):
+        raise PromiseBroken(f"{broker} did not end within {timeouts.STOP_S:.0f} s of SIGTERM")
+    for partition in led:
+        seen_at = min(
+            event.at
+            for event in journal.of(PartitionChanged)
+            if event.key == (partition.topic, partition.index) and event.leader not in (None, broker.id)
+            if event.at > asked_at
+        )
+        if seen_at > ended_at + SEEN_LATE:
+            raise PromiseBroken(
+                f"{broker} ended at {ended_at.isoformat()}, and another broker led {partition} only at "
+                f"{seen_at.isoformat()}: it did not hand it over before"
+            )
+
+
+@scenario(
+    "disks/broker-and-controller-killed",
+    kip=112,
+    plan="a broker and the controller die at once",
+    kraft={"controllers": 3},
+    floors=Floors(faults=2),
+)
+def test_broker_and_controller_killed(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A leader and the active controller are killed at once: the next controller elects another leader.
+
+    The next controller never hears from the dead broker. It must end the broker's session by itself.
+    """
+    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    state = StateCheck(cluster, orders)
+    controller = cluster.controller_broker()
+    victim = next(leader for partition in orders.partitions if (leader := leader_of(partition)) != controller)
+    dead = [victim] if controller is None else [victim, controller]
+    unseats = ControllerKilled(cluster, cluster.others(victim)[0]) if controller is None else BrokerKilled(controller)
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim), unseats):
+            state.broker_gone(*dead)
+            state.check(timeouts.RECOVERY_S)
+            pair.await_progress(after=now())
+        for broker in dead:
+            state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 
