@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 
-from faults.targets import other_dir
+from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, execute
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
@@ -36,7 +37,15 @@ from suites.kip_1066.cordons import cordon, cordon_scenario
 from suites.kip_1066.refused import answer_of, check_only_replicas, check_refused_without_effect
 from suites.observing import expectation_of
 from suites.state_check import StateCheck
-from suites.steps import SMALL_FETCHES, begin_move, finish_move, moves_held, write_untracked_records
+from suites.steps import (
+    SMALL_FETCHES,
+    await_no_reassignment,
+    begin_move,
+    check_reassigning,
+    finish_move,
+    moves_held,
+    write_untracked_records,
+)
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
@@ -208,34 +217,43 @@ def check_reason_logged(cluster: Cluster, topic: str, since: datetime) -> None:
     brokers=2,
 )
 def test_moved_onto(cluster: Cluster) -> None:
-    """A move onto a cordoned log dir is refused, and the broker logs why; a move away from it succeeds."""
+    """A move onto a cordoned log dir is refused, and the broker logs why; a move away from it succeeds.
+
+    A request for a replica that does not exist yet is refused, too, and the broker does not remember it.
+    """
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
     broker = cluster.brokers[1]
     here = orders[0].log_dir_on(broker)
     there = other_dir(here)
     cordon(state, broker, there)
-    try:
-        orders[0].move_to(there)
-        seen = "accepted"
-    except Refused as refusal:
-        seen = refusal.error
+    seen = {str(each): answer_to_move(each, there) for each in (orders[0], Partition(cluster, "later", 0))}
     check_promised_or_known(
         MOVE_ANSWERED_OTHERWISE,
         cluster,
         seen,
-        promised="KAFKA_STORAGE_ERROR",
-        known="INVALID_REPLICA_ASSIGNMENT",
+        promised=dict.fromkeys(seen, "KAFKA_STORAGE_ERROR"),
+        known=dict.fromkeys(seen, "INVALID_REPLICA_ASSIGNMENT"),
     )
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
     check_logged(broker, said, since=broker.started_at)
     if future := broker.find_replica(orders.name, 0, is_future=True):
         raise PromiseBroken(f"{broker} refused the move, and has a future replica in {future[0]}")
+    state.add_topic(cluster.create_topic("later", replicas=2))
     state.check()
     cordon(state, broker, here)
     orders[0].move_to(there)
     finish_move(state, orders[0], there)
     state.check()
+
+
+def answer_to_move(partition: Partition, log_dir: LogDir) -> str:
+    """The error of a request to move a replica into this log dir, or "accepted"."""
+    try:
+        partition.move_to(log_dir)
+    except Refused as refusal:
+        return refusal.error
+    return "accepted"
 
 
 @cordon_scenario(
@@ -270,4 +288,26 @@ def test_move_cancelled(cluster: Cluster) -> None:
             finish_move(state, orders[0], here)
     if refused:
         finish_move(state, orders[0], there)
+    state.check()
+
+
+@cordon_scenario(
+    "kip-1066/reassignment-cancelled",
+    plan="Error handling: AlterPartitionReassignments request, which cancels a reassignment away from the broker",
+    judged=False,
+    overrides=SMALL_FETCHES,
+)
+def test_reassignment_cancelled(cluster: Cluster) -> None:
+    """A reassignment away from a wholly cordoned broker is cancelled: the replica stays, since nothing is placed."""
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, 800, size=1000)
+    state = StateCheck(cluster, orders)
+    broker, stays = leader_of(orders[0]), follower_of(orders[0])
+    away = Placement(partition=orders[0], on=(*cluster.others(broker, stays), stays))
+    cordon(state, broker, *broker.log_dirs)
+    execute(cluster, away, throttle=1)
+    check_reassigning(cluster, orders[0])
+    cluster.cancel_reassignment(orders[0])
+    await_no_reassignment(cluster)
+    state.reassignment_cancelled(orders[0], away.brokers)
     state.check()
