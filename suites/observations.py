@@ -176,7 +176,7 @@ def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, else
         late=expectation_of(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster) is not Expectation.NONE,
         cordons=state.cluster.distribution.version.has_cordoned_log_dirs,
     )
-    if found := [*differences]:
+    if found := [*differences, *compare_replica_counts(state, broker, seen, elsewhere)]:
         return found
     should = offline_replicas(state, broker, elsewhere) - len(unassigned_offline_replicas(state, broker))
     if not uncounted and broker.id in state.updated_since_start and seen.offline_replicas < should:
@@ -222,6 +222,35 @@ def compare_mbeans(
         gone = f"; {OFFLINE_REPLICAS_UNCOUNTED.gone}" if uncounted else ""
         wanted = should if least == should else f"{least} to {should}"
         yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {wanted}{gone}"
+
+
+def compare_replica_counts(
+    state: ExpectedState, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState
+) -> Iterator[str]:
+    """Compares LeaderCount, UnderReplicatedPartitions and PartitionCount.
+
+    A partition of an unknown topic that is being reassigned need not count as under-replicated. PartitionCount is not
+    compared where a broker has a replica that it should not have, or may count one in a failed log dir.
+
+    :param elsewhere: the cluster's metadata, for topics that are not in the expected state
+    """
+    by, id = f"the MBeans of {broker} say", broker.id
+    unknown = state.unknown_partitions(elsewhere)
+    led = {key: expected for key, expected in state.partitions.items() if expected.leader == id}
+    led_elsewhere = [each for each in unknown if each.leader == id]
+    if seen.leaders != (should := len(led) + len(led_elsewhere)):
+        yield f"{by} LeaderCount {seen.leaders} instead of {should}"
+    least = sum(len(each.isr or ()) < len(each.replicas) for each in led.values())
+    most = least + sum(each.under_replicated for each in led_elsewhere)
+    if not least <= seen.under_replicated <= most:
+        wanted = least if least == most else f"{least} to {most}"
+        yield f"{by} UnderReplicatedPartitions {seen.under_replicated} instead of {wanted}"
+    if any(log_dir in state.failed or state.left_behind_in(log_dir) for log_dir in broker.log_dirs):
+        return
+    assignments = [each.replicas for each in state.partitions.values()] + [each.replicas for each in unknown]
+    should = sum(id in replicas for replicas in assignments)
+    if seen.partitions != should:
+        yield f"{by} PartitionCount {seen.partitions} instead of {should}"
 
 
 def offline_replicas(state: ExpectedState, broker: Broker, elsewhere: ClusterState) -> int:

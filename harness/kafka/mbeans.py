@@ -28,6 +28,8 @@ DIR_CORDONED = "kafka.log:type=LogManager,name=LogDirectoryCordoned,logDirectory
 OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
 OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
 UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
+PARTITIONS = "kafka.server:type=ReplicaManager,name=PartitionCount"
+LEADERS = "kafka.server:type=ReplicaManager,name=LeaderCount"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
@@ -37,6 +39,7 @@ UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # i
 WAITING_PRODUCE = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Produce"
 UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
+_OF_EVERY_BUILD = (OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, PARTITIONS, LEADERS, UNDER_REPLICATED)
 _RUNNING = 3
 _Found = Mapping[str, Mapping[str, int | str]]
 """For each MBean's name, its attributes by name; empty if there is no such MBean."""
@@ -44,11 +47,14 @@ _Found = Mapping[str, Mapping[str, int | str]]
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerMetrics:
-    """A broker's MBeans about log dirs.
+    """A broker's MBeans about log dirs and replicas.
 
     :ivar offline_log_dirs: OfflineLogDirectoryCount
     :ivar log_dir_offline: LogDirectoryOffline, by the log dir's path
     :ivar offline_replicas: OfflineReplicaCount
+    :ivar partitions: PartitionCount
+    :ivar leaders: LeaderCount
+    :ivar under_replicated: UnderReplicatedPartitions
     :ivar cordoned_log_dirs: CordonedLogDirectoryCount; None before 4.3
     :ivar log_dir_cordoned: LogDirectoryCordoned, by the log dir's path; empty before 4.3
     """
@@ -56,6 +62,9 @@ class BrokerMetrics:
     offline_log_dirs: int
     log_dir_offline: Mapping[str, bool]
     offline_replicas: int
+    partitions: int
+    leaders: int
+    under_replicated: int
     cordoned_log_dirs: int | None = None
     log_dir_cordoned: Mapping[str, bool] = field(default_factory=dict)
 
@@ -77,21 +86,23 @@ class MBeans:
         self.port = port
 
     def describe_broker(self) -> BrokerMetrics:
-        """A broker's MBeans about log dirs.
+        """A broker's MBeans about log dirs and replicas.
 
         :raises NoAnswer: also if the MBeans are not there yet, because the broker is starting
         :raises BuildLacks: the broker has started, and one of them is not there
         """
-        dirs, by_dir, replicas, cordoned, each_cordoned, state = self._read(
-            OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, CORDONED_DIRS, DIR_CORDONED, STATE
-        )
-        for name, found in {OFFLINE_DIRS: dirs, DIR_OFFLINE: by_dir, OFFLINE_REPLICAS: replicas}.items():
-            if not found:
+        state, cordoned, each_cordoned, *found = self._read(STATE, CORDONED_DIRS, DIR_CORDONED, *_OF_EVERY_BUILD)
+        for name, each in zip(_OF_EVERY_BUILD, found, strict=True):
+            if not each:
                 raise self._missing(name, state)
+        dirs, by_dir, offline, partitions, leaders, under_replicated = found
         return BrokerMetrics(
             offline_log_dirs=_value(dirs) or 0,
             log_dir_offline={_log_dir(name): bool(of["Value"]) for name, of in by_dir.items()},
-            offline_replicas=_value(replicas) or 0,
+            offline_replicas=_value(offline) or 0,
+            partitions=_value(partitions) or 0,
+            leaders=_value(leaders) or 0,
+            under_replicated=_value(under_replicated) or 0,
             cordoned_log_dirs=_value(cordoned),
             log_dir_cordoned={_log_dir(name): bool(of["Value"]) for name, of in each_cordoned.items()},
         )

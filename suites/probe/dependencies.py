@@ -224,7 +224,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.OFFLINE_REPLICAS, *COMPARED),
     mbean(mbeans.ACTIVE, *COMPARED),
     mbean(mbeans.OFFLINE_PARTITIONS, *COMPARED),
-    mbean(mbeans.UNDER_REPLICATED, without="the journal does not have it"),
+    mbean(mbeans.UNDER_REPLICATED, *COMPARED),
+    mbean(mbeans.PARTITIONS, *COMPARED),
+    mbean(mbeans.LEADERS, *COMPARED),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     Dependency(
         id="mbean-ConsumerLag",

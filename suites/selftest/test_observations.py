@@ -55,6 +55,9 @@ METRICS = BrokerMetrics(
     offline_log_dirs=1,
     log_dir_offline={"/data/broker-3-log-dir-1": True, "/data/broker-3-log-dir-2": False},
     offline_replicas=3,
+    partitions=4,
+    leaders=1,
+    under_replicated=0,
 )
 
 
@@ -130,6 +133,10 @@ def mbeans(state: StateCheck) -> Iterable[str]:
     return observations.compare_mbeans(state, BROKERS[3], METRICS, SEEN, uncounted=False, cordons=False)
 
 
+def replica_counts(state: StateCheck) -> Iterable[str]:
+    return observations.compare_replica_counts(state, BROKERS[3], METRICS, SEEN)
+
+
 def offline_partitions(state: StateCheck) -> Iterable[str]:
     return observations.compare_offline_partitions(state, 2, SEEN)
 
@@ -162,6 +169,7 @@ ALL = (
     log_dirs_tool,
     folders,
     mbeans,
+    replica_counts,
     offline_partitions,
     topics_tool,
     under_replicated_tool,
@@ -210,6 +218,7 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[StateCheck
         (mbeans, healthy_state, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say LogDirectoryOffline {'broker-3-log-dir-1': 1, "),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
+        (replica_counts, healthy_state, "the MBeans of broker 3 say LeaderCount 1 instead of 3"),
         (offline_partitions, healthy_state, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
         (topics_tool, healthy_state, "kafka-topics --describe shows lone-0: leader None instead of 3"),
         (topics_tool, other_dir_failed, "kafka-topics --describe shows lone-3: leader 3 instead of None"),
@@ -248,6 +257,18 @@ def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> N
     assert list(observations.compare_mbeans(right_state(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
     [mended] = observations.compare_mbeans(right_state(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
     assert "no longer deviates" in mended
+
+
+def test_replicas_are_counted_on_the_broker_that_leads_them() -> None:
+    """An under-replicated partition counts where it is led; where a log dir has failed, PartitionCount may differ."""
+    seen = replace(METRICS, leaders=2, under_replicated=1, partitions=2)
+    compare = observations.compare_replica_counts
+    assert list(compare(right_state(), BROKERS[1], seen, SEEN)) == []
+    assert list(compare(right_state(), BROKERS[1], replace(seen, under_replicated=0, partitions=3), SEEN)) == [
+        "the MBeans of broker 1 say UnderReplicatedPartitions 0 instead of 1",
+        "the MBeans of broker 1 say PartitionCount 3 instead of 2",
+    ]
+    assert list(compare(right_state(), BROKERS[3], replace(METRICS, partitions=9), SEEN)) == []
 
 
 @pytest.mark.parametrize(
@@ -348,6 +369,9 @@ def test_cordons_are_among_the_mbeans_from_4_3_on() -> None:
         offline_log_dirs=0,
         log_dir_offline=dict.fromkeys(paths, False),
         offline_replicas=0,
+        partitions=3,
+        leaders=3,
+        under_replicated=0,
         cordoned_log_dirs=1,
         log_dir_cordoned={paths[0]: True, paths[1]: False},
     )

@@ -233,7 +233,7 @@ def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> 
     state, planted = healthy_state(), fake_cluster("4.2.3")
     state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
     good = dict.fromkeys(METRICS.log_dir_offline, False)
-    seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0)
+    seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0, partitions=3, leaders=3)
     assert observations.judge_mbeans(state, BROKERS[3], seen, replace(SEEN, partitions=())) == []
     assert deviation_kinds(planted) == []
 

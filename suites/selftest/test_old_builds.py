@@ -241,7 +241,9 @@ def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
 ) -> None:
     """On a busy machine few moves end in a minute; that no log dir goes offline then shows nothing."""
     (tmp_path / "broker.log").touch()
-    metrics = BrokerMetrics(offline_log_dirs=0, log_dir_offline={}, offline_replicas=0)
+    metrics = BrokerMetrics(
+        offline_log_dirs=0, log_dir_offline={}, offline_replicas=0, partitions=0, leaders=0, under_replicated=0
+    )
     broker = fake_broker(
         log=BrokerLog(tmp_path / "broker.log"),
         mbeans=fake(MBeans, describe_broker=lambda: metrics),
