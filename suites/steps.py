@@ -41,6 +41,7 @@ from suites.checks import (
     check_noticed,
     check_notified,
     check_rebuilt,
+    check_settings,
     promised,
     refuses_to_start,
 )
@@ -270,16 +271,47 @@ def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ..
     return replicas
 
 
-def check_reassigning(cluster: Cluster, partition: Partition, *, failure: type[JbodError] = Inconclusive) -> None:
-    """A reassignment of the partition is under way.
+def check_reassigning(cluster: Cluster, partition: Partition, *, failure: type[JbodError] = PromiseBroken) -> None:
+    """A reassignment of the partition is under way, and its leader counts it in ReassigningPartitions.
 
-    :param failure: the error if it has ended though its replicas could hardly be copied; PromiseBroken where a throttle
-        was in force before it began
+    :param failure: the error if it has ended though its replicas could hardly be copied; Inconclusive where nothing
+        proves that a throttle was in force before it began
     """
     under_way = cluster.reassignments()
     if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
         raise failure(f"the reassignment of {partition} ended, though its new replicas could hardly be copied")
+    leader = partition.leader()
+    if leader.mbeans is not None:
+        await_until(
+            leader.mbeans.reassigning,
+            timeout_s=timeouts.REQUEST_S,
+            what=f"{leader} to count the reassignment of {partition} in ReassigningPartitions",
+            retry_on=(NoAnswer,),
+            failure=failure,
+        )
     cluster.journal.write("reassignment.under_way", partition=str(partition))
+
+
+OF_LEADER, OF_FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+"""Configs of topics: the replicas that are throttled (KIP-73)."""
+RATES = LEADER_RATE, FOLLOWER_RATE = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+"""Configs of brokers, in bytes a second."""
+
+
+def throttle_replication(*topics: Topic, rate: int, replicas: str = "*") -> None:
+    """Throttle replicas of these topics to so many bytes a second on each broker, and wait until that is in force.
+
+    A broker may apply a config together with a reassignment, and the config last. So this waits before one begins.
+
+    :param replicas: the throttled replicas of each topic: all, or a list of ``partition:broker``
+    """
+    brokers = topics[0].cluster.brokers
+    for topic in topics:  # first: a broker that knows its rate then knows this, too
+        topic.configure(dict.fromkeys((OF_LEADER, OF_FOLLOWER), replicas))
+    for broker in brokers:
+        broker.configure(dict.fromkeys(RATES, str(rate)))
+    for broker in brokers:
+        check_settings(broker, dict.fromkeys(RATES, str(rate)))
 
 
 def restart_after_healing(state: StateCheck, broker: Broker) -> None:

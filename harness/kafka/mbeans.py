@@ -30,6 +30,7 @@ OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitio
 UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
 PARTITIONS = "kafka.server:type=ReplicaManager,name=PartitionCount"
 LEADERS = "kafka.server:type=ReplicaManager,name=LeaderCount"
+REASSIGNING = "kafka.server:type=ReplicaManager,name=ReassigningPartitions"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
@@ -169,6 +170,13 @@ class MBeans:
         :raises BuildLacks: the controller does not have the MBean
         """
         return self._only(UNCLEAN_ELECTIONS, "Count")
+
+    def reassigning(self) -> int:
+        """The partitions that this broker leads and that are being reassigned.
+
+        :raises BuildLacks: the broker does not have the MBean
+        """
+        return self._only(REASSIGNING, "Value")
 
     def waiting_produce_requests(self) -> int:
         """The produce requests that wait for followers on this broker.

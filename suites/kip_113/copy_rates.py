@@ -20,9 +20,6 @@ from harness.waiting import await_until
 
 RATE = 200_000  # bytes a second
 MEASURED_S, WITHIN = 12, 0.2
-OF_LEADER, OF_FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
-"""KIP-73: a topic's configs for the replicas that are throttled, and a broker's configs for their rate."""
 
 
 def copied(partitions: Sequence[Partition], there: Sequence[LogDir]) -> list[int]:

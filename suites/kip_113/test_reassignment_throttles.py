@@ -14,10 +14,14 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import VersionRange
-from suites.kip_113.copy_rates import FOLLOWER_RATE, LEADER_RATE, OF_FOLLOWER, OF_LEADER, RATE, check_rate
+from suites.kip_113.copy_rates import RATE, check_rate
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    OF_FOLLOWER,
+    OF_LEADER,
     SMALL_FETCHES,
     await_no_reassignment,
     await_replica,

@@ -23,7 +23,7 @@ from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.waiting import CROWDED, await_until
 from suites.background import in_background
-from suites.checks import check_promised_or_known, check_settings
+from suites.checks import check_promised_or_known
 from suites.deviations import (
     LAG_OF_FOLLOWER_HIDDEN,
     MOVE_ANSWERED_WITHOUT_ERROR,
@@ -35,6 +35,7 @@ from suites.observing import observe
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import (
     MOVE_THROTTLE,
+    RATES,
     SMALL_FETCHES,
     await_moved,
     await_no_reassignment,
@@ -42,13 +43,12 @@ from suites.steps import (
     check_reassigning,
     check_under_way,
     moves_held,
+    throttle_replication,
     write_untracked_records,
 )
 from suites.stored_log import StoredLog
 
 KIPS_MOVE_THROTTLE = "intra.broker.throttled.rate"
-THROTTLED = dict.fromkeys(("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"), "*")
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 SWAPS = 12
 LEAST_LOOKS = 20  # per swap: answers that show the replica during the swap or shortly before
 TWICE_AT_MOST = 0.2  # of all answers; up to 0.02 were seen
@@ -137,11 +137,7 @@ def check_lags_shown(held: Partition) -> None:
     there = other_dir(held.log_dir_on(mover))
     with moves_held(mover):
         begin_move(held, there)
-        cluster.topics[held.topic].configure(THROTTLED)  # first: a broker that knows its rate then knows this, too
-        for broker in cluster.brokers:
-            broker.configure(dict.fromkeys(RATES, "1"))
-        for broker in cluster.brokers:  # else one may apply both and the reassignment at once, configs last
-            check_settings(broker, dict.fromkeys(RATES, "1"))
+        throttle_replication(cluster.topics[held.topic], rate=1)
         cluster.reassign(held, [held.leader(), mover, coming])
         await_until(
             lambda: coming.log_dir_of(held.topic, held.index),

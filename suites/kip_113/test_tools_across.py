@@ -27,20 +27,24 @@ from harness.waiting import await_until
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
-from suites.kip_113.copy_rates import FOLLOWER_RATE, LEADER_RATE, OF_FOLLOWER, OF_LEADER
 from suites.kip_113.tool_requests import execution_error, refused_requests
 from suites.on_disk import check_no_leftovers
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     AMPLE_RATE,
+    FOLLOWER_RATE,
+    LEADER_RATE,
     MOVE_THROTTLE,
+    OF_FOLLOWER,
+    OF_LEADER,
     SMALL_FETCHES,
     await_reassigned,
     check_not_added,
     check_reassigning,
     reassign,
     replicas_after,
+    throttle_replication,
 )
 
 THROTTLES = (MOVE_THROTTLE, LEADER_RATE, FOLLOWER_RATE)
@@ -246,6 +250,7 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
     placement = Placement(partition=orders[0], on=(*has, more))
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
+        throttle_replication(orders, rate=1)  # the tool does not wait until brokers know its throttle
         execute(cluster, placement, throttle=1)
         check_reassigning(cluster, orders[0])
         check_not_additional(placement)

@@ -227,6 +227,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.UNDER_REPLICATED, *COMPARED),
     mbean(mbeans.PARTITIONS, *COMPARED),
     mbean(mbeans.LEADERS, *COMPARED),
+    mbean(mbeans.REASSIGNING, "kip-113/growth-cancelled", "kip-113/requests", "known-bugs", builds=">=2.5"),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     Dependency(
         id="mbean-ConsumerLag",
