@@ -167,6 +167,8 @@ class Admin:
                 path=result.log_dir,
                 error=error_name(result.error_code),
                 is_cordoned=result.is_cordoned,
+                total_bytes=result.total_bytes,
+                usable_bytes=result.usable_bytes,
                 replicas=tuple(
                     ReplicaInDir(
                         topic=topic.name,

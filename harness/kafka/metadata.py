@@ -105,12 +105,16 @@ class LogDirState:
 
     :ivar error: Kafka's name of the error; None if it is online
     :ivar is_cordoned: KIP-1066; None if the answer has no field for it
+    :ivar total_bytes: of the log dir's volume (KIP-827); -1 if the answer has no field for it
+    :ivar usable_bytes: of the log dir's volume (KIP-827); -1 if the answer has no field for it
     """
 
     path: str
     error: str | None
     replicas: tuple[ReplicaInDir, ...]
     is_cordoned: bool | None = None
+    total_bytes: int = -1
+    usable_bytes: int = -1
 
     @property
     def offline(self) -> bool:

@@ -6,6 +6,7 @@ answer during a swap must show one current replica.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 
@@ -21,6 +22,7 @@ from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import describe_log_dirs
+from harness.kafka.versions import VersionRange
 from harness.waiting import CROWDED, await_until
 from suites.background import in_background
 from suites.checks import check_promised_or_known
@@ -53,6 +55,10 @@ SWAPS = 12
 LEAST_LOOKS = 20  # per swap: answers that show the replica during the swap or shortly before
 TWICE_AT_MOST = 0.2  # of all answers; up to 0.02 were seen
 RECORDS = 1000
+DESCRIBES_VOLUMES = VersionRange.parse(">=3.3")
+"""The builds with KIP-827."""
+VOLUME_MARGIN = 64 << 20
+"""The bytes that programs may write or free on a volume between two looks at it."""
 
 Lags = dict[tuple[int, str, bool], int]
 """The offset lag of each replica of a partition: by broker, log dir, and whether it is a future replica."""
@@ -74,13 +80,15 @@ Lags = dict[tuple[int, str, bool], int]
     ),
 )
 def test_requests(cluster: Cluster) -> None:
-    """A request for several moves is answered for each move; lags are right, and a swap is atomic in every answer."""
+    """A request for several moves is answered for each; lags and bytes are right, and a swap is atomic in answers."""
     check_each_answered(cluster)
     held = cluster.create_topic("held", replicas=2)[0]
     write_untracked_records(cluster.topics["held"], RECORDS, size=1000)
     check_lags_shown(held)
     check_throttle_named(held)
     check_swaps_atomic(cluster.create_topic("swapped", replicas=1)[0])
+    if cluster.distribution.version in DESCRIBES_VOLUMES:
+        check_volumes_described(cluster.brokers[0])
 
 
 def check_each_answered(cluster: Cluster) -> None:
@@ -229,6 +237,35 @@ def _lags(partition: Partition, shown: Mapping[int, tuple[LogDirState, ...]]) ->
         if (replica.topic, replica.partition) == (partition.topic, partition.index)
     }
     return dict(sorted(found.items()))
+
+
+def check_volumes_described(broker: Broker) -> None:
+    """DescribeLogDirs has the total and the usable bytes of each log dir's volume (KIP-827)."""
+
+    def differences() -> list[str]:
+        described = {each.path: each for each in broker.describe_log_dirs()}
+        return [*filter(None, (volume_difference(described[str(log_dir.path)]) for log_dir in broker.log_dirs))]
+
+    await_until(
+        differences,
+        lambda found: not found,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{broker} to describe the volumes of its log dirs",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def volume_difference(described: LogDirState) -> str | None:
+    """How the described bytes of a log dir's volume differ from what the file system says; None if they do not."""
+    volume = os.statvfs(described.path)
+    total, usable = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+    if described.total_bytes == total and abs(described.usable_bytes - usable) <= VOLUME_MARGIN:
+        return None
+    return (
+        f"{described.path} has {described.total_bytes} bytes in total and {described.usable_bytes} usable ones "
+        f"instead of {total} and {usable}"
+    )
 
 
 def check_throttle_named(partition: Partition) -> None:
