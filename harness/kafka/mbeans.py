@@ -31,6 +31,8 @@ UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartiti
 PARTITIONS = "kafka.server:type=ReplicaManager,name=PartitionCount"
 LEADERS = "kafka.server:type=ReplicaManager,name=LeaderCount"
 REASSIGNING = "kafka.server:type=ReplicaManager,name=ReassigningPartitions"
+UNDER_MIN_ISR = "kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount"
+AT_MIN_ISR = "kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
@@ -177,6 +179,20 @@ class MBeans:
         :raises BuildLacks: the broker does not have the MBean
         """
         return self._only(REASSIGNING, "Value")
+
+    def under_min_isr(self) -> int:
+        """The partitions that this broker leads with fewer replicas in sync than ``min.insync.replicas``.
+
+        :raises BuildLacks: the broker does not have the MBean
+        """
+        return self._only(UNDER_MIN_ISR, "Value")
+
+    def at_min_isr(self) -> int:
+        """The partitions that this broker leads with as many replicas in sync as ``min.insync.replicas``.
+
+        :raises BuildLacks: the broker does not have the MBean
+        """
+        return self._only(AT_MIN_ISR, "Value")
 
     def waiting_produce_requests(self) -> int:
         """The produce requests that wait for followers on this broker.

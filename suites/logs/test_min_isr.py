@@ -68,8 +68,10 @@ def test_below_min_isr(cluster: Cluster) -> None:
         await_checkpoints(events[0].log_dir_on(leader), MANY_CHECKPOINTS)
         leader.admin.produce(events.name, 0, b"only on the leader, too")
         check_not_shown(events[0], leader)
+        check_min_isr_counted(leader, under=1, at=0)
     for in_sync, follower in enumerate(followers, start=2):
         restart_after_healing(state, follower)
+        check_min_isr_counted(leader, under=0, at=int(in_sync == 2))
         check_listed(events, in_sync=in_sync)
     await_shown(events, BEFORE + 2)
 
@@ -205,6 +207,20 @@ def check_complete_again(log: Partition, *down: Broker) -> None:
     log.cluster.await_healthy(failure=PromiseBroken)
     await_shown(Topic(log.cluster, log.topic, 1), 2 * BEFORE)
     check_same_bytes(log)
+
+
+def check_min_isr_counted(leader: Broker, *, under: int, at: int) -> None:
+    """The leader counts so many partitions under and at ``min.insync.replicas``."""
+    mbeans = leader.mbeans
+    assert mbeans is not None
+    await_until(
+        lambda: {"UnderMinIsrPartitionCount": mbeans.under_min_isr(), "AtMinIsrPartitionCount": mbeans.at_min_isr()},
+        lambda counted: [*counted.values()] == [under, at],
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{leader} to count {under} partitions under min.insync.replicas, and {at} at it",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def await_described(partition: Partition, what: str, until: Callable[[PartitionState], bool]) -> None:

@@ -228,6 +228,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.PARTITIONS, *COMPARED),
     mbean(mbeans.LEADERS, *COMPARED),
     mbean(mbeans.REASSIGNING, "kip-113/growth-cancelled", "kip-113/requests", "known-bugs", builds=">=2.5"),
+    mbean(mbeans.UNDER_MIN_ISR, "logs/below-min-isr"),
+    mbean(mbeans.AT_MIN_ISR, "logs/below-min-isr"),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     Dependency(
         id="mbean-ConsumerLag",
