@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from faults.targets import follower_of, other_dir
 from harness import timeouts
@@ -38,6 +39,8 @@ from suites.steps import (
 )
 
 DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # the folder that a move leaves stays while the tools are asked
+STAYS = timedelta(seconds=20)
+"""The folder was left up to five seconds before a scenario looks for it."""
 NOWHERE = "no-such-topic"
 
 
@@ -119,16 +122,20 @@ def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
 
 @contextmanager
 def deleted_folder_present(partition: Partition, log_dir: LogDir) -> Iterator[None]:
-    """A ``-delete`` folder of the partition is in this log dir before and after the block.
+    """A cancelled move leaves a ``-delete`` folder of the partition in this log dir, which stays there in the block.
 
-    So it is there all the while, and no source may show it as a replica in the block.
+    So no source may show it as a replica in the block.
 
-    :raises Inconclusive: there is no such folder, or it was deleted
+    :raises PromiseBroken: there is no such folder, or it was deleted before ``log.segment.delete.delay.ms``
+    :raises Inconclusive: the block took longer than that
     """
+    since = now()
     left = [*log_dir.path.glob(f"{partition}.*-delete")]
     yield
     if not left or not all(folder.is_dir() for folder in left):
-        raise Inconclusive(f"no -delete folder of {partition} was in {log_dir} all the while")
+        gone = f"no -delete folder of {partition} was in {log_dir} all the while"
+        late = now() - since >= STAYS
+        raise Inconclusive(gone) if left and late else PromiseBroken(f"{gone}, with {DELETE_LATE}")
     log_dir.broker.journal.write("remains.seen", partition=str(partition), folders=[folder.name for folder in left])
 
 
