@@ -21,7 +21,7 @@ from harness.kafka.admin import Refused
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_promised_or_known, promised
 from suites.deviations import ANY_REFUSED, UNKNOWN_TOPIC_ANSWERED
-from suites.on_disk import check_no_leftovers
+from suites.on_disk import check_no_leftovers, check_topic_gone
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -80,7 +80,10 @@ def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
     overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir is requested for a replica that does not exist yet: a reassignment or a new topic places it there."""
+    """A log dir is requested for a replica that does not exist yet: a reassignment or a new topic places it there.
+
+    The request counts once. If the topic is deleted and created again, the broker places the replica itself.
+    """
     orders, everywhere = cluster.create_topic("orders"), cluster.create_topic("everywhere", replicas=4)
     state = StateCheck(cluster, orders, everywhere)
     staying = orders[0].followers()
@@ -93,6 +96,7 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
         check_in(orders[0], place)
         check_placed(state, place)
         state.check()
+        check_placed_by_rule(state, Partition(cluster, "refunds", 0), coming)
         pair.await_progress(after=now())
     check_no_leftovers(cluster, {"orders", "everywhere", "refunds", "one-more"})
     check_delivery(workload)
@@ -110,6 +114,25 @@ def check_placed(state: StateCheck, log_dir: LogDir) -> None:
     )
     state.add_topic(state.cluster.create_topic(refunds.topic, replicas=len(state.cluster.brokers)))
     check_in(refunds, log_dir)
+
+
+def check_placed_by_rule(state: StateCheck, partition: Partition, broker: Broker) -> None:
+    """A topic is deleted and created again: the broker creates the replica in the log dir with the fewest replicas.
+
+    :raises Inconclusive: the log dir that was requested for the first topic has the fewest now
+    """
+    cluster, topic = state.cluster, state.cluster.topics[partition.topic]
+    requested = partition.log_dir_on(broker)
+    cluster.delete_topics(topic)
+    state.remove_topic(topic)
+    check_topic_gone(cluster, topic.name)
+    counts = {log_dir: len(state.replicas_in(log_dir)) for log_dir in broker.log_dirs}
+    if counts[requested] == min(counts.values()):
+        raise Inconclusive(f"{requested}, which was requested, has the fewest replicas: {counts}")
+    state.add_topic(cluster.create_topic(topic.name, replicas=len(cluster.brokers)))
+    place = partition.log_dir_on(broker)
+    if counts[place] > min(counts.values()):
+        raise PromiseBroken(f"{partition} was created in {place}, which does not have the fewest replicas: {counts}")
 
 
 def check_in(partition: Partition, log_dir: LogDir) -> None:
