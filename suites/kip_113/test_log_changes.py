@@ -24,6 +24,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.kafka.admin import NewTopic
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation
@@ -62,6 +63,7 @@ from suites.steps import (
 )
 
 SETTINGS = SMALL_FETCHES | FREQUENT_CLEANING
+KEPT = EXPIRING | {"retention.bytes": "-1"}
 LEADER_ONLY = 200  # records that only the leader has
 
 
@@ -87,15 +89,23 @@ def create_cleaned_topics(cluster: Cluster) -> tuple[Topic, Topic]:
     deviations=(RETENTION_WAITS, TRUNCATED_SEGMENTS_STAY),
 )
 def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Compacted and expiring logs get outdated records during a move: both are small after it, and stay small."""
+    """Compacted and expiring logs get outdated records during a move: both are small after it, and stay small.
+
+    A third log, whose leader moves it, expires only by a config that is set during the move.
+    """
     orders, topics = create_beside(cluster), create_cleaned_topics(cluster)
-    state = StateCheck(cluster, orders, *topics)
     mover, *others = cluster.brokers
-    there = {topic: other_dir(topic[0].log_dir_on(mover)) for topic in topics}
+    [kept] = cluster.create_topics(
+        NewTopic(name="kept", assignment={0: [each.id for each in cluster.brokers]}, configs=KEPT)
+    )
+    write_outdated_records(kept)
+    state = StateCheck(cluster, orders, *topics, kept)
+    there = {topic: other_dir(topic[0].log_dir_on(mover)) for topic in (*topics, kept)}
     with workload.running(orders) as pair:
         with moves_held(mover):
-            for topic in reversed(topics):  # the expiring log is copied in part; the other waits
+            for topic in (topics[1], topics[0], kept):  # the expiring log is copied in part; the others wait
                 begin_move(topic[0], there[topic], waits=topic is not topics[1])
+            kept.configure(EXPIRING)
             write_outdated_records(*topics)
             check_logs_small(*topics, on=others)
             with promised(cluster, unless=RETENTION_WAITS, seen=stays_large(topics[1], mover)):
@@ -104,10 +114,10 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_under_way(topic[0], log_dir)
         for topic, log_dir in there.items():
             finish_move(state, topic[0], log_dir)
-        check_logs_small(*topics)
+        check_logs_small(*topics, kept)
         write_outdated_records(*topics)
         check_logs_small(*topics)
-        check_settled(state, *topics, compacted=topics[:1])
+        check_settled(state, *topics, kept, compacted=topics[:1])
         check_needed_records(*topics, mover)
         pair.await_progress(after=now())
     check_delivery(workload)
