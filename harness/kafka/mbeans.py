@@ -35,6 +35,9 @@ UNDER_MIN_ISR = "kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount
 AT_MIN_ISR = "kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
+LOG_SIZE = "kafka.log:type=Log,name=Size,*"
+LOG_SEGMENTS = "kafka.log:type=Log,name=NumLogSegments,*"
+LOG_END = "kafka.log:type=Log,name=LogEndOffset,*"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
@@ -209,9 +212,20 @@ class MBeans:
         :raises NoAnswer: no agent answers
         """
         [found] = self._read(FETCHED)
-        names = [dict(part.split("=", 1) for part in mbean.partition(":")[2].split(",")) for mbean in found]
         wanted = (topic, str(partition))
-        return sorted(each["clientId"] for each in names if (each["topic"], each["partition"]) == wanted)
+        return sorted(each["clientId"] for each in map(_tags, found) if (each["topic"], each["partition"]) == wanted)
+
+    def log(self, topic: str, partition: int, *, is_future: bool = False) -> dict[str, int]:
+        """The Size, NumLogSegments and LogEndOffset of a replica, or of a future replica; empty if there is none.
+
+        :raises NoAnswer: no agent answers
+        """
+        wanted = {"type": "Log", "topic": topic, "partition": str(partition)} | (
+            {"is-future": "true"} if is_future else {}
+        )
+        found = {mbean: of for each in self._read(LOG_SIZE, LOG_SEGMENTS, LOG_END) for mbean, of in each.items()}
+        named = [(_tags(mbean), of) for mbean, of in found.items()]
+        return {tags["name"]: int(of["Value"]) for tags, of in named if tags == wanted | {"name": tags["name"]}}
 
     def _only(self, mbean: str, attribute: str) -> int:
         """An attribute of one MBean.
@@ -246,6 +260,11 @@ class MBeans:
 def _value(found: _Found, attribute: str = "Value") -> int | None:
     """An attribute of the one MBean that was found; None if none was."""
     return next((int(of[attribute]) for of in found.values()), None)
+
+
+def _tags(mbean: str) -> dict[str, str]:
+    """The tags in an MBean's name, such as its topic; none of them may have a comma in it."""
+    return dict(part.split("=", 1) for part in mbean.partition(":")[2].split(","))
 
 
 def _log_dir(mbean: str) -> str:
