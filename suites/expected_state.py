@@ -239,6 +239,14 @@ class ExpectedState:
         """
         self._may_be_led_anew((partition.topic, partition.index))
 
+    def led_by_preferred(self, partition: Partition, broker: Broker) -> None:
+        """A broker was made the preferred leader of a partition, and elected."""
+        key = (partition.topic, partition.index)
+        was = self.partitions[key]
+        replicas = tuple(dict.fromkeys((broker.id, *was.replicas)))
+        self._may_be_led_anew(key)
+        self._expect(key, replace(was, replicas=replicas, leader=broker.id))
+
     def move_held(self, partition: Partition, log_dir: LogDir) -> None:
         """A replica moves to another log dir of its broker, and a throttle holds the move.
 

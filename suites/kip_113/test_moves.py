@@ -29,6 +29,7 @@ from suites.deviations import MOVED_BEFORE_THROTTLE, OFFLINE_REPLICAS_COUNTED_LA
 from suites.kip_113.log_metrics import check_log_measured
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.kip_113.tool_requests import execution_error
+from suites.leadership import lead
 from suites.on_disk import check_checkpoints, check_topic_gone
 from suites.scenario import NO_FAULT, each_fault, each_role
 from suites.state_check import HeldMovesEnded, StateCheck
@@ -113,9 +114,17 @@ def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
 )
 @each_fault("fail_log_dir", (Chmod000, FullTmpfs))
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The destination log dir of a move fails or is full: the move stops; with the log dir back, it ends."""
+    """The destination log dir of a move fails or is full: the move stops; with the log dir back, it ends.
+
+    It does not start again with a new leader, whose followers look for their moves.
+    """
     with moving(cluster, workload) as move:
+        another = next(each for each in move.partition.followers() if each != move.broker)
         with log_dirs_failed(move.state, fail_log_dir(move.there)) as fault:
+            check_stopped(move, fault, working=move.here)
+            lead(move.partition, another)
+            move.state.led_by_preferred(move.partition, another)
+            move.state.check()
             check_stopped(move, fault, working=move.here)
             move.pair.await_progress(after=now())
             move.broker.stop()

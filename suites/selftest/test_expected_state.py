@@ -707,6 +707,12 @@ def test_a_cancelled_move_leaves_the_replicas_in_another_order(state: StateCheck
     assert state.expected("u") == expect(1, {1, 2, 3}, set(), 3, 2, 1)
 
 
+def test_a_broker_that_is_made_the_preferred_leader_leads_and_comes_first(state: StateCheck) -> None:
+    state.led_by_preferred(partition_of("u"), BROKERS[3])
+    assert state.expected("u") == expect(3, {1, 2, 3}, set(), 3, 1, 2)
+    assert ("u", 0) not in state.leader_epochs
+
+
 def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(state: StateCheck) -> None:
     state.log_dir_failed(DIRS[2, 1])
     with pytest.raises(PromiseBroken, match="which has failed"):
