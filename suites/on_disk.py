@@ -67,6 +67,24 @@ def check_not_created_again(partition: Partition, log_dir: LogDir, files: set[tu
         raise PromiseBroken(f"{broker} serves {partition} from files other than {files}")
 
 
+TIME_INDEX_ENTRY = 12  # bytes
+
+
+def ends_in_zeros(index: Path) -> bool:
+    """Whether a time index has room after its entries, as that of an active segment has until the log is closed."""
+    return index.read_bytes().endswith(b"\0" * TIME_INDEX_ENTRY)
+
+
+def check_indexes_trimmed(broker: Broker) -> None:
+    """A broker that stopped cleanly has trimmed the time indexes of its replicas and future replicas.
+
+    It loads them at its start without a look at the segments.
+    """
+    indexes = [index for log_dir in broker.log_dirs for index in log_dir.path.glob("*/*.timeindex")]
+    if left := [str(index) for index in indexes if "-delete/" not in str(index) and ends_in_zeros(index)]:
+        raise PromiseBroken(f"{broker} stopped cleanly, and left a time index that ends in zeros: {left}")
+
+
 def check_topic_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
     """No live broker has a replica of a deleted topic, nor a ``-delete`` folder of one."""
     name = re.compile(rf"{re.escape(topic)}-\d+")

@@ -30,7 +30,7 @@ from suites.kip_113.log_metrics import check_log_measured
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.kip_113.tool_requests import execution_error
 from suites.leadership import lead
-from suites.on_disk import check_checkpoints, check_topic_gone
+from suites.on_disk import check_checkpoints, check_indexes_trimmed, check_topic_gone
 from suites.scenario import NO_FAULT, each_fault, each_role
 from suites.state_check import HeldMovesEnded, StateCheck
 from suites.steps import (
@@ -271,10 +271,14 @@ def test_restart_with_both_and_bad_source(cluster: Cluster, workload: CaseWorklo
 )
 @each_role
 def test_new_leader(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """The partition's leader is stopped during a move of its own replica, or of a follower's: the move ends."""
+    """The partition's leader is stopped during a move of its own replica, or of a follower's: the move ends.
+
+    The stopped broker has closed its future replicas like its replicas.
+    """
     with moving(cluster, workload, role) as move:
         leader = leader_of(move.partition)
         with injected(BrokerStopped(leader)):
+            check_indexes_trimmed(leader)
             move.state.broker_gone(leader)
             move.state.check()
             move.pair.await_progress(after=now())

@@ -51,6 +51,7 @@ from suites.on_disk import (
     check_logs_unchanged,
     check_not_created_again,
     check_topic_gone,
+    ends_in_zeros,
     leaders_logs,
     segment_files,
 )
@@ -225,7 +226,6 @@ RARE_CHECKPOINTS = dict.fromkeys(
     ),
     "600000",
 )
-TIME_INDEX_ENTRY = 12  # bytes
 FREQUENT_RETENTION = {"log.retention.check.interval.ms": "500"}
 
 
@@ -337,7 +337,7 @@ def has_untrimmed_index(move: Move) -> bool:
     A broker that starts with it believes the last entry (KAFKA-10207): the segment's last record is from 1970.
     """
     *_, index = sorted(move.folder.glob("*.timeindex"))
-    untrimmed = index.read_bytes().endswith(b"\0" * TIME_INDEX_ENTRY)
+    untrimmed = ends_in_zeros(index)
     marked = (move.there.path / ".kafka_cleanshutdown").exists()
     move.broker.journal.write("index.left", log_dir=str(move.there), untrimmed=untrimmed, marked_clean=marked)
     return untrimmed and marked

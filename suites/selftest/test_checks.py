@@ -36,7 +36,9 @@ from suites.kip_113.test_tools_across import check_gave_up
 from suites.kip_113.test_transactions import check_producers_known, check_refused_once
 from suites.on_disk import (
     CHECKPOINTS,
+    TIME_INDEX_ENTRY,
     check_checkpoints,
+    check_indexes_trimmed,
     check_logs_unchanged,
     check_same_bytes,
     check_topic_gone,
@@ -331,6 +333,19 @@ def test_a_checkpoint_file_that_names_what_is_in_another_log_dir_is_seen(
     cluster = fake_cluster(live_brokers=lambda: [fake_broker(log_dirs=log_dirs)])
     with breaks_promise(seen):
         check_checkpoints(cluster, ["accounts"], begin_midway=["accounts"], compacted=["accounts"], timeout_s=0.01)
+
+
+def test_a_time_index_that_ends_in_zeros_was_not_closed(tmp_path: Path) -> None:
+    """Folders of deleted replicas do not count."""
+    entry = bytes(range(TIME_INDEX_ENTRY))
+    broker = fake_broker(log_dirs=[log_dir_at(tmp_path)])
+    for folder, room in (("accounts-0", 0), ("accounts-1.0f3b-delete", 1)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.timeindex").write_bytes(entry + bytes(room * TIME_INDEX_ENTRY))
+    check_indexes_trimmed(broker)
+    (tmp_path / "accounts-0" / "0.timeindex").write_bytes(entry + bytes(TIME_INDEX_ENTRY))
+    with breaks_promise("time index that ends in zeros"):
+        check_indexes_trimmed(broker)
 
 
 def test_a_log_that_was_neither_cleaned_nor_cut_need_not_be_named_so(tmp_path: Path) -> None:
