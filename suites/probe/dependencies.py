@@ -273,7 +273,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     file(
         id="file-segments",
         what="a replica's folder in a log dir, topic-partition, with its .log, .index and .timeindex files",
-        words=("*.log", "…*/*.log", "*/*/*.log", "*.timeindex"),
+        words=("*.log", "…*/*.log", "*/*/*.log", "*.timeindex", "*/*.timeindex"),
         needed_by=COMPARED,
     ),
     file(
@@ -296,7 +296,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     file(
         id="file-future",
         what="a future replica's folder in a log dir, topic-partition.<uuid>-future",
-        words=("-future", "….*-future/*.log"),
+        words=("-future", "….*-future", "….*-future/*.log"),
         needed_by=("kip-113", "known-bugs", "schedules"),
     ),
     file(
