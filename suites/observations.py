@@ -138,7 +138,7 @@ def compare_folders(state: ExpectedState, log_dir: LogDir, seen: list[str]) -> I
     Folders that end in ``-delete`` or ``-future`` are not replicas.
     """
     holds = {key for key in state.partitions if name(key) in seen}
-    marked = {folder.partition(".")[0] for folder in seen if folder.endswith("-future")}
+    marked = {folder.rpartition(".")[0] for folder in seen if folder.endswith("-future")}
     yield from _compare_replicas(state, log_dir, holds, by="the disk")
     yield from _missing_future_replicas(
         state, log_dir, {key for key in state.partitions if name(key) in marked}, by="the disk"

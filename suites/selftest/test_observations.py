@@ -252,6 +252,13 @@ def test_a_future_replica_there_is_seen_on_disk() -> None:
     assert list(observations.compare_folders(future_replica_there(), DIRS[1, 1], seen)) == []
 
 
+def test_a_future_replica_of_a_topic_with_dots_in_its_name_is_seen_on_disk() -> None:
+    state = right_state()
+    state.add_partition(partition_state("a.b-c", 1), {1: DIRS[1, 2]})
+    state.move_held(partition_of("a.b-c"), DIRS[1, 1])
+    assert list(observations.compare_folders(state, DIRS[1, 1], ["orders-0", "a.b-c-0.0f3b-future"])) == []
+
+
 def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:
     none = replace(METRICS, offline_replicas=0)
     assert list(observations.compare_mbeans(right_state(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
