@@ -11,7 +11,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import Placement, execute
 from harness.cluster.topic import Partition
-from harness.errors import Inconclusive, PromiseBroken, ToolFailed
+from harness.errors import PromiseBroken, ToolFailed
 from harness.kafka.request_log import RequestLog
 from harness.waiting import await_until
 
@@ -24,10 +24,6 @@ def execution_error(cluster: Cluster, *placements: Placement, timeout_ms: int | 
         execute(cluster, *placements, timeout_ms=timeout_ms)
     except ToolFailed as error:
         return str(error)
-    except Inconclusive as error:
-        if not isinstance(error.__cause__, ToolFailed):
-            raise
-        return str(error.__cause__)  # a crowded machine is no reason for an error that the tool has shown
     return None
 
 
