@@ -14,6 +14,7 @@
     │   ├── NodeDied           3
     │   ├── AwaitTimeout       3
     │   ├── ToolFailed         3
+    │   │   └── ToolTooLate    3
     │   └── PipelineError      3
     │       └── NotServed      3
     └── UsageError             4
@@ -91,6 +92,10 @@ class AwaitTimeout(HarnessError):
 
 class ToolFailed(HarnessError):
     """One of Kafka's command-line tools ended with an error or too late; the message has its reason."""
+
+
+class ToolTooLate(ToolFailed):
+    """One of Kafka's command-line tools did not end in time."""
 
 
 class PipelineError(HarnessError):

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from harness.cluster.session_loss import LostSession, lost_session
 from harness.crowding import Deadline
-from harness.errors import AwaitTimeout, EnvironmentLacks, Inconclusive, JbodError, PromiseBroken, ToolFailed
+from harness.errors import (
+    AwaitTimeout,
+    EnvironmentLacks,
+    Inconclusive,
+    JbodError,
+    PromiseBroken,
+    ToolFailed,
+    ToolTooLate,
+)
 from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
 from harness.host.disk_space import why_full
 from harness.journal import now
@@ -93,7 +101,7 @@ class OwnPart:
         except Refused as refusal:
             raise self.refused(refusal) from refusal
         except ToolFailed as failure:
-            error = self.unserved(str(failure))
+            error = (self.unserved if isinstance(failure, ToolTooLate) else self.undone)(str(failure))
             raise FailedOwnPart(str(error)) if isinstance(error, PromiseBroken) else error from failure
 
     def refused(self, refusal: Refused) -> JbodError:

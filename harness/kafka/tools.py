@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from harness.errors import HarnessError, ToolFailed
+from harness.errors import HarnessError, ToolFailed, ToolTooLate
 from harness.host import class_data
 from harness.host.java import FAST_START, java_command, java_version
 from harness.journal import note
@@ -78,7 +78,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
 def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
     """Run a tool to its end and yield its output as a temporary file, since a dump may be as long as a log.
 
-    :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
+    :raises ToolFailed: it ends with an error; ToolTooLate if it takes longer than ``timeout_s``
     """
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
@@ -95,7 +95,7 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
             )
         except subprocess.TimeoutExpired:
             note_call(tool, arguments, began, None)
-            raise ToolFailed(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
+            raise ToolTooLate(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
         note_call(tool, arguments, began, done.returncode, done.stderr)
         output.seek(0)
         if done.returncode != 0:

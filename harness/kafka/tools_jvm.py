@@ -33,7 +33,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMVie
 
 from harness import timeouts
 from harness.crowding import Deadline
-from harness.errors import BuildLacks, HarnessError, ToolFailed
+from harness.errors import BuildLacks, HarnessError, ToolFailed, ToolTooLate
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import MUTANT_SAYS, Distribution
 from harness.kafka.main_classes import exit_hook
@@ -56,8 +56,8 @@ _changing = threading.Lock()
 def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
     """Run a tool to its end; returns the lines that it prints.
 
-    :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S` (in a JVM of its
-        own: ``TOOL_S``)
+    :raises ToolFailed: it ends with an error; ToolTooLate if it takes longer than
+        :data:`harness.timeouts.QUESTION_S` (in a JVM of its own: ``TOOL_S``)
     :raises HarnessError: its JVM did not start, or no longer answers
     """
     hook = exit_hook(distribution.class_path)
@@ -181,7 +181,7 @@ class _ToolsJvm:
             note_call(tool, arguments, began, None)
             self._give_up()
             if isinstance(error, TimeoutError):
-                raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
+                raise ToolTooLate(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
             if not isinstance(error, Exception):
                 raise
             raise HarnessError(f"kafka-{tool} did not end: its JVM no longer answers: {error!r}") from None
