@@ -102,7 +102,12 @@ def test_a_reassignment_that_has_ended_cannot_be_reversed(
         reassign=lambda *_: None, reassignments=lambda: answers.pop() if answers else then, brokers=[*holders, target]
     )
     partition = fake(
-        Partition, cluster=cluster, topic="orders", index=0, describe=lambda _: partition_state("orders", 1, 2, 3)
+        Partition,
+        cluster=cluster,
+        topic="orders",
+        index=0,
+        describe=lambda _: partition_state("orders", 1, 2, 3),
+        leader=lambda: fake_broker(1, mbeans=None),
     )
     if end is None:
         with pytest.raises(Inconclusive, match="the reassignment of orders-0 ended"):
