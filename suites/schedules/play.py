@@ -297,9 +297,15 @@ class Player:
         A broker that was stopped cleanly has flushed the index, and believes it. So does each broker with the index of
         a rolled segment; the log of this topic has one segment.
         """
-        partition, broker = self._spread[step.pick % len(self._spread)], self._unbroken_broker(step)
-        if broker.id not in self._state.expected(partition.topic, partition.index).replicas:
-            raise PassedOver(f"{broker} has no replica of {partition}")
+        broker = self._unbroken_broker(step)
+        on_it = [
+            partition
+            for partition in self._spread.partitions
+            if broker.id in self._state.expected(partition.topic, partition.index).replicas
+        ]
+        if not on_it:
+            raise PassedOver(f"{broker} has no replica of {self._spread}")
+        partition = on_it[step.pick % len(on_it)]
         self._require_in_sync_elsewhere(broker)
         flip = IndexByteFlipped(self._state.log_dir_of(partition, broker), partition.topic, partition.index)
         if not flip.is_possible():
