@@ -129,13 +129,13 @@ def lead_again(partition: Partition, broker: Broker, *, unless: Deviation) -> No
         await_led()
 
 
-def await_end(leader: Broker, offset: int, *, failure: type[JbodError]) -> None:
-    """Wait until clients of the leader can read all records before this offset."""
+def await_end(leader: Broker, offset: int, *, failure: type[JbodError], partition: int = 0) -> None:
+    """Wait until clients of the leader can read all records of a partition of ``orders`` before this offset."""
     await_until(
-        lambda: leader.admin.end_offset("orders", 0),
+        lambda: leader.admin.end_offset("orders", partition),
         lambda end: end == offset,
         timeout_s=timeouts.REQUEST_S,
-        what=f"the high watermark of orders-0 on {leader} to be {offset}",
+        what=f"the high watermark of orders-{partition} on {leader} to be {offset}",
         retry_on=(NoAnswer, Refused),
         failure=failure,
     )

@@ -1,8 +1,8 @@
-"""Shows that a log dir goes offline whatever access meets the error: a read, or the creation of a replica.
+"""Shows that a log dir goes offline whatever access meets the error: a read, compaction, or a replica's creation.
 
 "Mark log directory as bad once there is IOException when broker attempts to access (i.e. read or write) the log
 directory" (KIP-112). In the other files a checkpoint meets the error, half a second after the fault at most. Here the
-broker's log must show that the read or the creation met the error first.
+broker's log must show that this access met the error first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from faults.base import injected
 from faults.file_system import Eio
@@ -255,25 +255,47 @@ def test_creation_fails(cluster: Cluster) -> None:
     The log dir is requested for the replicas of two topics. Its broker is to lead one of them. A broker that chooses a
     log dir itself takes the other one. Once the log dir is healed, both replicas are created.
     """
-    victim = cluster.brokers[0]
-    log_dir = victim.log_dirs[0]
-    for n in range(1, TRIES + 1):
-        led, followed = (Topic(cluster, f"{name}-{n}", 1) for name in ("led", "followed"))
+    log_dir = cluster.brokers[0].log_dirs[0]
+
+    def create(number: int) -> list[Topic]:
+        led, followed = (Topic(cluster, f"{name}-{number}", 1) for name in ("led", "followed"))
+        request_in(log_dir, led, followed)
+        return [led, followed]
+
+    topics = created_as_fails(
+        cluster, log_dir, create, lambda led, followed: check_offline(log_dir, led[0], followed[0])
+    )
+    StateCheck(cluster, *topics).check()
+    for topic in topics:
+        check_no_replica_twice(topic)
+
+
+def created_as_fails(
+    cluster: Cluster, log_dir: LogDir, create: Callable[[int], Sequence[Topic]], check: Callable[..., None]
+) -> Sequence[Topic]:
+    """Let a log dir fail as its broker creates replicas there, until a creation meets the error first.
+
+    Then heal the log dir.
+
+    :param create: requests the topics of a try, by its number, and returns them
+    :param check: is given these topics while the log dir has failed and a creation met the error
+    :returns: the topics of the last try
+    :raises Inconclusive: another access met the error first, each time
+    """
+    victim = log_dir.broker
+    for number in range(1, TRIES + 1):
         await_gap(log_dir)
         with injected(Chmod000(log_dir)) as fault:
-            request_in(log_dir, led, followed)
+            topics = create(number)
             check_noticed(fault)
-            met = creation_met_error(fault, led, followed)
+            met = creation_met_error(fault, *topics)
             if met:
-                check_offline(log_dir, led[0], followed[0])
+                check(*topics)
         victim.restart()
         cluster.await_healthy(failure=PromiseBroken)
         if met:
-            StateCheck(cluster, led, followed).check()
-            check_no_replica_twice(led)
-            check_no_replica_twice(followed)
-            return
-        cluster.delete_topics(led, followed)
+            return topics
+        cluster.delete_topics(*topics)
     raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
 
 
@@ -292,38 +314,30 @@ def test_creation_fails_in_emptier(cluster: Cluster) -> None:
     fuller = cluster.create_topic("filler", partitions=1)[0].log_dir_on(victim)
     emptier = other_dir(fuller)
     assignment = [victim.id, *(broker.id for broker in cluster.others(victim))]
-    for n in range(1, TRIES + 1):
-        orders = Topic(cluster, f"orders-{n}", 1)
-        await_gap(emptier)
-        with injected(Chmod000(emptier)) as fault:
-            cluster.request_topics(NewTopic(name=orders.name, assignment={0: assignment}))
-            check_noticed(fault)
-            met = creation_met_error(fault, orders)
-            if met:
-                check_created_beside(fault, orders[0])
-        victim.restart()
-        cluster.await_healthy(failure=PromiseBroken)
-        if met:
-            check_no_replica_twice(orders)
-            return
-        cluster.delete_topics(orders)
-    raise Inconclusive(f"{victim} noticed the failed log dir before it created a replica there, {TRIES} times")
+
+    def create(number: int) -> list[Topic]:
+        orders = Topic(cluster, f"orders-{number}", 1)
+        cluster.request_topics(NewTopic(name=orders.name, assignment={0: assignment}))
+        return [orders]
+
+    [orders] = created_as_fails(cluster, emptier, create, lambda orders: check_created_beside(emptier, orders[0]))
+    check_no_replica_twice(orders)
 
 
-def check_created_beside(fault: LogDirFault, partition: Partition) -> None:
+def check_created_beside(failed: LogDir, partition: Partition) -> None:
     """The broker has created the replica in its other log dir, is in the ISR with all others, and leads."""
-    victim, cluster = fault.broker, partition.cluster
+    victim, cluster = failed.broker, partition.cluster
 
     def seen() -> tuple[LogDir | None, int | None, set[int]]:
         state = partition.describe(cluster.others(victim)[0])
         return victim.log_dir_of(partition.topic, partition.index), state.leader, set(state.isr)
 
-    should = (other_dir(fault.log_dir), victim.id, {broker.id for broker in cluster.brokers})
+    should = (other_dir(failed), victim.id, {broker.id for broker in cluster.brokers})
     await_until(
         seen,
         lambda seen: seen == should,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{victim} to create {partition} in {should[0]}, since {fault.log_dir} has failed, and to lead all others",
+        what=f"{victim} to create {partition} in {should[0]}, since {failed} has failed, and to lead all others",
         retry_on=(NoAnswer, KeyError),
         failure=PromiseBroken,
     )

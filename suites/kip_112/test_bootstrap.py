@@ -333,8 +333,10 @@ def labelled(log_dir: LogDir, key: str, value: str) -> Iterator[None]:
     text = file.read_text()
     file.write_text(re.sub(rf"(?m)^({key})=.*$", rf"\1={value}", text))
     log_dir.broker.journal.write("disk.labelled", log_dir=str(log_dir), text=file.read_text())
-    yield
-    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_text(text)
 
 
 @scenario(

@@ -33,11 +33,10 @@ from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     AMPLE_RATE,
-    FOLLOWER_RATE,
-    LEADER_RATE,
     MOVE_THROTTLE,
     OF_FOLLOWER,
     OF_LEADER,
+    RATES,
     SMALL_FETCHES,
     await_reassigned,
     check_not_added,
@@ -47,7 +46,7 @@ from suites.steps import (
     throttle_replication,
 )
 
-THROTTLES = (MOVE_THROTTLE, LEADER_RATE, FOLLOWER_RATE)
+THROTTLES = (MOVE_THROTTLE, *RATES)
 TRIES = 10
 PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy creating replicas
 

@@ -20,12 +20,11 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import NoAnswer
-from harness.kafka.metadata import PartitionState
 from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
-from suites.leadership import ELECTS_ELIGIBLE, await_online
+from suites.leadership import ELECTS_ELIGIBLE, await_online, await_state
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
@@ -117,7 +116,12 @@ def test_eligible_leader(cluster: Cluster) -> None:
     last, (first, second) = leader_of(log), log.followers()
     end_in_turn(log, first.stop, second.stop)
     second.start()
-    await_described(log, f"{second} to lead, since it has every acked record", lambda seen: seen.leader == second.id)
+    await_state(
+        log,
+        lambda seen: seen.leader == second.id,
+        f"{second} to lead, since it has every acked record",
+        timeouts.BROKER_FAILURE_S,
+    )
     check_complete_again(log, first, last)
 
 
@@ -174,13 +178,22 @@ def created_with_records(cluster: Cluster) -> Partition:
 
 def end_in_turn(log: Partition, end_first: Callable[[], None], end_second: Callable[[], None]) -> None:
     """End all brokers in turn, the leader last; the first one lacks records that the others have."""
-    last, (first, second) = leader_of(log), log.followers()
+    last, second = leader_of(log), log.followers()[1]
     end_first()
-    await_described(log, f"{first} to leave the ISR", lambda seen: set(seen.isr) == {last.id, second.id})
-    write_untracked_records(Topic(log.cluster, log.topic, 1), BEFORE)
+    await_isr(log, last, second)
+    write_untracked_records(log.cluster.topics[log.topic], BEFORE)
     end_second()
-    await_described(log, f"{second} to leave the ISR", lambda seen: set(seen.isr) == {last.id})
+    await_isr(log, last)
     last.stop()
+
+
+def await_isr(log: Partition, *brokers: Broker) -> None:
+    """Wait until exactly these brokers are in the ISR.
+
+    :raises PromiseBroken: they are not in time
+    """
+    ids = {broker.id for broker in brokers}
+    await_state(log, lambda seen: {*seen.isr} == ids, f"the ISR of {log} to be {ids}", timeouts.BROKER_FAILURE_S)
 
 
 def check_does_not_lead(log: Partition, broker: Broker) -> None:
@@ -205,7 +218,7 @@ def check_complete_again(log: Partition, *down: Broker) -> None:
     for broker in down:
         broker.start()
     log.cluster.await_healthy(failure=PromiseBroken)
-    await_shown(Topic(log.cluster, log.topic, 1), 2 * BEFORE)
+    await_shown(log.cluster.topics[log.topic], 2 * BEFORE)
     check_same_bytes(log)
 
 
@@ -218,18 +231,6 @@ def check_min_isr_counted(leader: Broker, *, under: int, at: int) -> None:
         lambda counted: [*counted.values()] == [under, at],
         timeout_s=timeouts.REQUEST_S,
         what=f"{leader} to count {under} partitions under min.insync.replicas, and {at} at it",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-
-
-def await_described(partition: Partition, what: str, until: Callable[[PartitionState], bool]) -> None:
-    """Wait until a broker describes the partition so."""
-    await_until(
-        partition.describe,
-        until,
-        timeout_s=timeouts.BROKER_FAILURE_S,
-        what=what,
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )

@@ -21,7 +21,7 @@ from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
-from suites.leadership import await_offline
+from suites.leadership import await_end, await_offline
 from suites.races.test_replication import PATIENT
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import await_checkpoints
@@ -131,24 +131,9 @@ def test_one_follower_behind(cluster: Cluster) -> None:
 
         behind = Held(cluster, slow, "follower-fetches", of_thread=f"ReplicaFetcherThread-0-{leader.id}", by=ask)
         with injected(behind):
-            await_shown(orders[1])
+            await_end(leader, 1, failure=Inconclusive, partition=1)
             check_waits(asked[0], orders[0])
         check_acked(asked[0])
-
-
-def await_shown(partition: Partition) -> None:
-    """Wait until the first record of a partition is on all its replicas.
-
-    :raises Inconclusive: it is not
-    """
-    leader = partition.leader()
-    await_until(
-        lambda: leader.admin.end_offset(partition.topic, partition.index),
-        timeout_s=timeouts.REQUEST_S,
-        what=f"the high watermark of {partition} to rise",
-        retry_on=(NoAnswer, Refused),
-        failure=Inconclusive,
-    )
 
 
 def check_waits(asked: Future[dict[int, int]], partition: Partition) -> None:
