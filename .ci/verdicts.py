@@ -5,6 +5,7 @@ verdicts.py skipped FILE      how many cases were skipped, by reason
 verdicts.py failed FILE       what pytest's cache lists as failed, a node id a line
 verdicts.py undecided FILE    the cases that came out unknown or error, an id a line
 verdicts.py replace FILE NEW  put NEW's cases in the place of FILE's, and name those that are valid only now
+verdicts.py uncaught FILE     the mutants that no case caught, an id a line (FILE is of `jbod mutants --json`)
 """
 
 import json
@@ -91,7 +92,18 @@ def replace(file: str, newer: str) -> None:
     Path(file).write_text(json.dumps(told))
 
 
+def uncaught(file: str) -> None:
+    """Print the ids."""
+    print(*(mutant["id"] for mutant in run(file)["mutants"] if mutant["outcome"] != "caught"), sep="\n")
+
+
 if __name__ == "__main__":
-    {"same": same, "skipped": skipped, "failed": failed, "undecided": undecided, "replace": replace}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    does = {
+        "same": same,
+        "skipped": skipped,
+        "failed": failed,
+        "undecided": undecided,
+        "replace": replace,
+        "uncaught": uncaught,
+    }
+    does[sys.argv[1]](*sys.argv[2:])

@@ -229,6 +229,26 @@ def test_undecided_cases_run_once_more_and_invalid_ones_never(
     assert any(line.startswith("FLAKY: b came out") for line in lines) == (code == 0)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code", "expected"),
+    [
+        ("caught", None, 0, []),
+        ("got through", "caught", 0, ["ONCE MORE: b", "FLAKY: the defect b was not caught, and was the second time"]),
+        ("blamed on us", "got through", 1, ["ONCE MORE: b"]),
+    ],
+)
+def test_a_mutant_that_is_not_caught_runs_once_more(
+    ci: Ci, first: str, second: str | None, code: int, expected: list[str]
+) -> None:
+    """What isn't caught the second time is red; the others run once."""
+    (ci.folder / ".venv/bin/jbod").write_text(RUN)
+    for number, outcomes in ((1, {"a": "caught", "b": first}), (2, {"b": second})):
+        told = {"mutants": [{"id": id, "outcome": outcome} for id, outcome in outcomes.items()]}
+        (ci.folder / f"told-{number}").write_text(json.dumps(told))
+        (ci.folder / f"code-{number}").write_text("0" if set(outcomes.values()) == {"caught"} else "1")
+    assert once_more(ci, "mutants reports/mutants.json --panel -- --times 1") == (code, expected)
+
+
 # --- the weekly runs ----------------------------------------------------------------------------------------------
 
 CANARY = (ROOT / ".github" / "workflows" / "canary.yml").read_text()
