@@ -2,8 +2,9 @@
 
 The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
 while faults were in force. Each of these points is held in one run, longer each time until the case fails. The holds
-with which it failed are tried in several runs, and the best one for longer times as long as that is better. A hold
-delays a thread and changes nothing else, so a failure with it is a failure of Kafka.
+with which it failed are tried for longer times, too, in a few runs each: neither the shortest nor the longest time need
+be the best. The best of all are tried in as many runs as the case without a hold. A hold delays a thread and changes
+nothing else, so a failure with it is a failure of Kafka.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from harness.waiting import CROWDED
 _NOTED = 3
 """The runs that note which points threads come to: in a race, a thread does not come to each point in each run."""
 _BEST = 3
-_TO_CONFIRM = 0.25
+"""How many of the holds with which the case failed are tried for longer times."""
+_FEW = 3
+"""The fewest runs with a hold for one time."""
+_CONFIRMED = 2
+"""How many of those that are best in a few runs are tried in all runs."""
+_TO_CONFIRM = 0.5
 """The share of the time that is kept for more runs with the best holds."""
 _NOTHING_ALIKE = re.compile(r"[\d./:\[\]-]+|'[^']*'")
 _CROWDING = re.compile(rf"^{CROWDED} \(.*?\)(?:, [\d.]+ s in all)?: ")
@@ -109,14 +115,20 @@ class Pinning:
 
     def _best(self, holds: Sequence[HoldOption], times: int) -> Tried | None:
         """The best of the holds, for the time with which the case fails most often; None without holds or time."""
-        best = None
-        while holds:
-            now = max(self._try(holds, times), key=lambda each: each.at_least, default=None)
-            if now is None or (best is not None and now.at_least <= best.at_least):
+        few = max(_FEW, times // 4)
+        tried = [each for hold in holds for each in self._until_always([*_times_of(hold)], few)]
+        ranked = sorted(tried, key=lambda each: each.at_least, reverse=True)[:_CONFIRMED]
+        confirmed = self._until_always([each.hold for each in ranked if each.hold], times)
+        return max(confirmed, key=lambda each: each.at_least, default=None)
+
+    def _until_always(self, holds: Sequence[HoldOption], times: int) -> list[Tried]:
+        """Try one hold after the other, up to one with which the case fails in each run."""
+        done: list[Tried] = []
+        for hold in holds:
+            done += self._try([hold], times)
+            if done and done[-1].hold == hold and done[-1].fails == done[-1].of > 0:
                 break
-            best = now
-            holds = _longer([best.hold]) if best.hold and best.fails < best.of else []
-        return best
+        return done
 
     def _passed(self, points: Collection[str]) -> list[tuple[str, str]]:
         """The points that threads came to, with where; first those that few came to."""
@@ -170,6 +182,13 @@ def alike(reason: str) -> str:
 def _longer(holds: Sequence[HoldOption]) -> list[HoldOption]:
     """These holds, each for twice as long; without those whose points do not allow it."""
     return [longer for hold in holds if (longer := hold.longer()) is not None]
+
+
+def _times_of(hold: HoldOption | None) -> Iterator[HoldOption]:
+    """The hold for its time, and for each longer one up to the limit of its point."""
+    while hold is not None:
+        yield hold
+        hold = hold.longer()
 
 
 def _came(run_dir: Path) -> Iterator[tuple[str, str]]:
