@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,8 +36,10 @@ from harness.events import (
     TopicDeleted,
 )
 from harness.kafka.broker_log import BrokerLog
-from harness.measure.gaps import ClientTimes
 from harness.measure.roles import in_sync, led_by, role_of
+
+if TYPE_CHECKING:
+    from harness.measure.gaps import ClientTimes
 
 _ENDS = (NodeStopping, NodeKilled)
 _BLOWS = (NodePaused, *_ENDS)
@@ -124,6 +127,8 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[FaultCosts]:
 
     :param events: the whole journal
     """
+    from harness.measure.gaps import ClientTimes  # pyarrow, which a start of jbod can do without
+
     times = ClientTimes(run_dir)
     return [
         _Fault(events, index, event, run_dir).costs(times)

@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.events import FaultInjecting, HoldOver
 from harness.journal import read_journal
 from harness.runner.case_result import CaseResult
-from harness.runner.holding import CONTROLLERS, OTHERS, STRUCK, WHERE, HoldOption
+from harness.runner.hold_option import CONTROLLERS, OTHERS, STRUCK, WHERE, HoldOption
 from harness.runner.subrun import run_beside
 from harness.waiting import CROWDED
 

@@ -34,7 +34,7 @@ from harness.runner.case import Case, check_json_file, check_runs_dir
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.cluster_reuse import ClusterPool
 from harness.runner.deviation import Deviation
-from harness.runner.holding import HoldOption
+from harness.runner.hold_option import HoldOption
 from harness.runner.pausing import Pause
 from harness.runner.results import Results
 from harness.runner.scenario import DeclaredCase

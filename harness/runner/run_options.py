@@ -14,7 +14,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from harness.errors import UsageError
-from harness.runner.holding import checked
+from harness.runner.hold_option import checked
 from harness.runner.pausing import MOMENTS
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from harness.errors import UsageError
-from harness.runner.holding import HoldOption
+from harness.runner.hold_option import HoldOption
 from harness.runner.pinning import Pinning, alike
 from harness.runner.subrun import SubRun
 from suites.selftest.case_results import case_result
