@@ -57,7 +57,7 @@ def points(kafka: str | None, check: bool) -> int:
 @click.option("--within", default="20m", show_default=True, metavar="TIME", help="Begin no run after this time.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 16), help="Runs at once.")
 def pin(run_dir: Path, times: int, within: str, jobs: int) -> int:
-    """Find the hold that makes a rare failure frequent, and print the command with it."""
+    """Find the hold, or the two, with which a rare failure is frequent, and print the command."""
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions, Builds
     from harness.kafka.points import missing_points, points_of, with_points
@@ -82,5 +82,5 @@ def pin(run_dir: Path, times: int, within: str, jobs: int) -> int:
         return EXIT_INCONCLUSIVE
     before = f"without the hold in {found.before.fails} of {found.before.of}"
     note(f"it fails in {found.best.fails} of {found.best.of} runs, {before}")
-    click.echo(shlex.join(["jbod", "run", *again, f"--hold={found.best.hold}"]))
+    click.echo(shlex.join(["jbod", "run", *again, *(f"--hold={hold}" for hold in found.best.holds)]))
     return EXIT_VALID

@@ -44,8 +44,12 @@ class HoldOption:
 
     def longer(self) -> HoldOption | None:
         """The same hold for twice as long, or as long as the point allows; None if that is no longer."""
-        for_s = min(2 * self.for_s, self._limit_s)
-        return replace(self, for_s=for_s) if for_s > self.for_s else None
+        longer = self.lasting(2 * self.for_s)
+        return longer if longer.for_s > self.for_s else None
+
+    def lasting(self, for_s: float) -> HoldOption:
+        """The same hold for this time, or as long as the point allows."""
+        return replace(self, for_s=min(for_s, self._limit_s))
 
     @property
     def threads(self) -> int:

@@ -3,8 +3,9 @@
 The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
 while faults were in force. Each of these points is held in one run, longer each time until the case fails. The holds
 with which it failed are tried for longer times, too, in a few runs each: neither the shortest nor the longest time need
-be the best. The best of all are tried in as many runs as the case without a hold. A hold delays a thread and changes
-nothing else, so a failure with it is a failure of Kafka.
+be the best. The best are tried in as many runs as the case without a hold. If the case still does not fail in each run,
+the best hold is tried beside a hold at each other point: in a race, two threads may each have to wait. A hold delays a
+thread and changes nothing else, so a failure with it is a failure of Kafka.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _NOTED = 3
 _BEST = 3
 """How many of the holds with which the case failed are tried for longer times."""
 _FEW = 3
-"""The fewest runs with a hold for one time."""
+"""The fewest runs with a hold for one time, and those with two holds."""
+_BOTH_S = 2.0
+"""How long the threads of two holds are held, if their points allow so much."""
 _CONFIRMED = 2
 """How many of those that are best in a few runs are tried in all runs."""
 _TO_CONFIRM = 0.5
@@ -40,15 +43,17 @@ _CROWDING = re.compile(rf"^{CROWDED} \(.*?\)(?:, [\d.]+ s in all)?: ")
 """How a reason begins if the machine was crowded; the failure follows."""
 
 
+Holds = tuple[HoldOption, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """How often the case failed with a hold.
+    """How often the case failed with holds.
 
-    :ivar hold: None: without one
     :ivar of: the runs that came out valid or invalid; the others show nothing
     """
 
-    hold: HoldOption | None
+    holds: Holds
     fails: int
     of: int
 
@@ -57,15 +62,20 @@ class Tried:
         """The share of runs in which it fails, as if one more had not: few runs show little."""
         return self.fails / (self.of + 1)
 
+    @property
+    def always(self) -> bool:
+        """Whether it fails in each run."""
+        return self.fails == self.of > 0
+
     def __str__(self) -> str:
-        return f"{self.hold or 'no hold'}: {self.fails} of {self.of}"
+        return f"{' + '.join(map(str, self.holds)) or 'no hold'}: {self.fails} of {self.of}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
     """The result of a search.
 
-    :ivar best: the hold with which the case fails most often; None if it never failed more often with one
+    :ivar best: the holds with which the case fails most often; None if it never failed more often with any
     """
 
     before: Tried
@@ -100,33 +110,48 @@ class Pinning:
         """
         ends, now = self._until, time.monotonic()
         self._until = ends - _TO_CONFIRM * max(0.0, ends - now)
-        [before] = self._try([None], times)
+        [before] = self._try([()], times)
         passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
-        holds = [HoldOption(point=point, where=where) for point, where in passed]
+        single = [HoldOption(point=point, where=where) for point, where in passed]
+        holds: list[Holds] = [(hold,) for hold in single]
         tried = self._try(holds, 1)
         while not any(each.fails for each in tried) and (holds := _longer(holds)):
             tried = self._try(holds, 1)
         self._until = ends
-        best = self._best([each.hold for each in tried if each.hold and each.fails][:_BEST], times)
+        failing = [each.holds[0] for each in tried if each.fails][:_BEST]
+        alone = self._alone(failing, times)
+        best = _best_of(alone)
+        if failing and (best is None or not best.always):
+            best = _best_of([*alone, *self._beside(best.holds[0] if best else failing[0], single, times)])
         if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
         return Pinned(before=before, best=best, tried=tried)
 
-    def _best(self, holds: Sequence[HoldOption], times: int) -> Tried | None:
-        """The best of the holds, for the time with which the case fails most often; None without holds or time."""
+    def _alone(self, holds: Sequence[HoldOption], times: int) -> list[Tried]:
+        """The best of the holds, for the times with which the case fails most often; none without holds or time."""
         few = max(_FEW, times // 4)
-        tried = [each for hold in holds for each in self._until_always([*_times_of(hold)], few)]
-        ranked = sorted(tried, key=lambda each: each.at_least, reverse=True)[:_CONFIRMED]
-        confirmed = self._until_always([each.hold for each in ranked if each.hold], times)
-        return max(confirmed, key=lambda each: each.at_least, default=None)
+        tried = [each for hold in holds for each in self._until_always([(each,) for each in _times_of(hold)], few)]
+        return self._confirmed(tried, times)
 
-    def _until_always(self, holds: Sequence[HoldOption], times: int) -> list[Tried]:
-        """Try one hold after the other, up to one with which the case fails in each run."""
+    def _beside(self, best: HoldOption, others: Sequence[HoldOption], times: int) -> list[Tried]:
+        """The best of the pairs of this hold and another one; none without time."""
+        elsewhere = [each for each in others if (each.point, each.where) != (best.point, best.where)]
+        pairs = [(best.lasting(_BOTH_S), other.lasting(_BOTH_S)) for other in elsewhere]
+        return self._confirmed(self._try(pairs, _FEW), times)
+
+    def _confirmed(self, tried: Sequence[Tried], times: int) -> list[Tried]:
+        """The best of those that were tried, in new runs."""
+        failing = [each for each in tried if each.fails]
+        ranked = sorted(failing, key=lambda each: each.at_least, reverse=True)[:_CONFIRMED]
+        return self._until_always([each.holds for each in ranked], times)
+
+    def _until_always(self, some: Sequence[Holds], times: int) -> list[Tried]:
+        """Try one after the other, up to holds with which the case fails in each run."""
         done: list[Tried] = []
-        for hold in holds:
-            done += self._try([hold], times)
-            if done and done[-1].hold == hold and done[-1].fails == done[-1].of > 0:
+        for holds in some:
+            done += self._try([holds], times)
+            if done and done[-1].holds == holds and done[-1].always:
                 break
         return done
 
@@ -141,15 +166,15 @@ class Pinning:
         came = Counter(place for run_dir in run_dirs for place in _came(run_dir))
         return sorted(came, key=lambda place: (came[place], WHERE.index(place[1])))
 
-    def _try(self, holds: Sequence[HoldOption | None], times: int) -> list[Tried]:
-        """Run the case several times with each hold in turn, as long as there is time."""
-        ran = self._run([[hold] if hold else [] for _ in range(times) for hold in holds])
+    def _try(self, some: Sequence[Holds], times: int) -> list[Tried]:
+        """Run the case several times with each of these in turn, as long as there is time."""
+        ran = self._run([holds for _ in range(times) for holds in some])
         tried = []
-        for number, hold in enumerate(holds):
-            cases = [case for each in ran[number :: len(holds)] for case in each if case is not None]
+        for number, holds in enumerate(some):
+            cases = [case for each in ran[number :: len(some)] for case in each if case is not None]
             shown = [case for case in cases if case.verdict in ("valid", "invalid")]
             if cases:
-                tried.append(Tried(hold=hold, fails=sum(map(self._fails, shown)), of=len(shown)))
+                tried.append(Tried(holds=holds, fails=sum(map(self._fails, shown)), of=len(shown)))
                 self._say(f"  {tried[-1]}")
         return tried
 
@@ -179,9 +204,13 @@ def alike(reason: str) -> str:
     return re.sub(r"\s+", " ", _NOTHING_ALIKE.sub("", _CROWDING.sub("", reason)))[:60]
 
 
-def _longer(holds: Sequence[HoldOption]) -> list[HoldOption]:
-    """These holds, each for twice as long; without those whose points do not allow it."""
-    return [longer for hold in holds if (longer := hold.longer()) is not None]
+def _best_of(tried: Sequence[Tried]) -> Tried | None:
+    return max(tried, key=lambda each: each.at_least, default=None)
+
+
+def _longer(single: Sequence[Holds]) -> list[Holds]:
+    """These single holds, each for twice as long; without those whose points do not allow it."""
+    return [(longer,) for [hold] in single if (longer := hold.longer()) is not None]
 
 
 def _times_of(hold: HoldOption | None) -> Iterator[HoldOption]:

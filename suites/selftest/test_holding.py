@@ -54,10 +54,10 @@ def test_the_same_failure_on_a_crowded_machine_is_the_same() -> None:
 
 
 class Runs:
-    """What ``jbod run`` would answer: the case fails with one hold, always."""
+    """What ``jbod run`` would answer: the case fails with a hold, or with two of them, always."""
 
     def __init__(self, fails_with: str | None, verdicts: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.fails_with = fails_with
+        self.fails_with = fails_with.split(" + ") if fails_with else []
         self.holds: list[list[str]] = []
         self.verdicts = {hold: iter(each) for hold, each in (verdicts or {}).items()}
 
@@ -65,7 +65,7 @@ class Runs:
         """Answer one run."""
         holds = [each.removeprefix("--hold=") for each in arguments if each.startswith("--hold=")]
         self.holds.append(holds)
-        verdict = "invalid" if self.fails_with in holds else "valid"
+        verdict = "invalid" if self.fails_with and {*self.fails_with} <= {*holds} else "valid"
         verdict = next(self.verdicts.get(holds[0] if holds else "", iter(())), verdict)
         fails = verdict == "invalid"
         return SubRun(exit_code=int(fails), cases=(case_result(verdict=verdict, reason=REASON if fails else ""),))
@@ -100,6 +100,14 @@ def test_the_best_hold_is_tried_for_all_longer_times(monkeypatch: pytest.MonkeyP
     assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{best}: 3 of 3"
     tried = [holds[0] for holds in runs.holds if holds and holds[0].startswith("move-reads")]
     assert tried == [*[some] * 4, *["move-reads@others/1"] * 3, *[best] * 6]
+
+
+def test_two_holds_are_tried_if_one_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold with which it failed once is tried beside one at each other point."""
+    both = "isr-change-sent@others/2 + move-reads@others/2"
+    runs = Runs(both, {"isr-change-sent@others/0.5": ["invalid"]})
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{both}: 3 of 3"
+    assert runs.holds[-6:] == [both.split(" + ")] * 6
 
 
 def test_a_hold_is_confirmed_in_new_runs(monkeypatch: pytest.MonkeyPatch) -> None:
