@@ -12,6 +12,7 @@ tells the two apart, so this module reads the text (``ReassignPartitionsCommand`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,14 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.host.scratch import scratch
+from harness.kafka.metadata import Reassignment
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Tool
 
+_LISTED = re.compile(
+    r"(?P<topic>\S+)-(?P<partition>\d+): replicas: (?P<replicas>[\d,]+)\."
+    r"(?: adding: (?P<adding>[\d,]+)\.)?(?: removing: (?P<removing>[\d,]+)\.)?"
+)
 _DONE = (" is completed.", " is complete.", " completed successfully.")  # the second before 3.4
 
 
@@ -130,7 +136,7 @@ def generate(
     ids = ",".join(str(broker.id) for broker in brokers)
     options = ["--disable-rack-aware"] if ignore_racks else []
     content = {"version": 1, "topics": [{"topic": topic.name} for topic in topics]}
-    output = _run(cluster, "--generate", "--topics-to-move-json-file", content, "--broker-list", ids, *options)
+    output = _run_with(cluster, "--generate", "--topics-to-move-json-file", content, "--broker-list", ids, *options)
     return tuple(_plans(cluster, output))
 
 
@@ -157,21 +163,48 @@ def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
     return _run_on(cluster, "--cancel", placements)
 
 
+def list_under_way(cluster: Cluster) -> list[Reassignment]:
+    """The reassignments that ``--list`` prints (KIP-455).
+
+    :raises FailedOwnPart: the tool failed
+    """
+
+    def ids(text: str | None) -> tuple[int, ...]:
+        return tuple(map(int, text.split(","))) if text else ()
+
+    return [
+        Reassignment(
+            topic=found["topic"],
+            partition=int(found["partition"]),
+            replicas=ids(found["replicas"]),
+            adding=ids(found["adding"]),
+            removing=ids(found["removing"]),
+        )
+        for line in _run(cluster, "--list")
+        if (found := _LISTED.fullmatch(line))
+    ]
+
+
 def _run_on(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
     content = {"version": 1, "partitions": [placement.to_json() for placement in placements]}
-    return _run(cluster, action, "--reassignment-json-file", content, *options)
+    return _run_with(cluster, action, "--reassignment-json-file", content, *options)
 
 
-def _run(cluster: Cluster, action: str, file_option: str, content: object, *options: str) -> list[str]:
+def _run_with(cluster: Cluster, action: str, file_option: str, content: object, *options: str) -> list[str]:
     """Run the tool on a JSON file with this content; returns its output."""
     with scratch("reassignment") as folder:
         file = folder / "reassignment.json"
         file.write_text(json.dumps(content))
-        arguments = ("--bootstrap-server", cluster.bootstrap, action, file_option, str(file), *options)
-        with (
-            OwnPart(cluster, f"carry out kafka-reassign-partitions {action}", needs_all=False).served(),
-            tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output,
-        ):
-            lines = [line.strip() for line in output]
+        return _run(cluster, action, file_option, str(file), *options)
+
+
+def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
+    """Run the tool; returns its output."""
+    arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
+    with (
+        OwnPart(cluster, f"carry out kafka-reassign-partitions {action}", needs_all=False).served(),
+        tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output,
+    ):
+        lines = [line.strip() for line in output]
     cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
     return lines

@@ -16,7 +16,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.reassign import Placement, cancel, execute, generate
+from harness.cluster.reassign import Placement, cancel, execute, generate, list_under_way
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -222,6 +222,13 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
     return after
 
 
+def check_listed(cluster: Cluster) -> None:
+    """``--list`` prints the reassignments that are under way, each with its replicas."""
+    under_way, shown = cluster.reassignments(), list_under_way(cluster)
+    if shown != [*under_way]:
+        raise PromiseBroken(f"--list prints {shown}, and the controller has {list(under_way)}")
+
+
 def check_not_additional(placement: Placement) -> None:
     """While a reassignment is under way, ``--execute`` is refused, unless ``--additional`` is given (KIP-455)."""
     said = execution_error(placement.partition.cluster, placement)
@@ -252,6 +259,7 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
         throttle_replication(orders, rate=1)  # the tool does not wait until brokers know its throttle
         execute(cluster, placement, throttle=1)
         check_reassigning(cluster, orders[0])
+        check_listed(cluster)
         check_not_additional(placement)
         cancel(cluster, placement)
         before = tuple(broker.id for broker in has)

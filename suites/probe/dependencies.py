@@ -164,6 +164,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=VersionRange.parse(">=2.6"),
     ),
     tool(
+        id="tool-reassign-list",
+        what="kafka-reassign-partitions --list",
+        needed_by=("kip-113/growth-cancelled",),
+        builds=VersionRange.parse(">=2.6"),
+    ),
+    tool(
         id="tool-cluster",
         what="kafka-cluster unregister, which needs a live broker",
         words=(

@@ -210,6 +210,11 @@ def _cancel(trial: Trial) -> str:
     return said[-1] if said else "done"
 
 
+@tries("tool-reassign-list")
+def _list(trial: Trial) -> str:
+    return f"{len(reassign.list_under_way(trial.cluster))} reassignments"
+
+
 # --- tools of KRaft -------------------------------------------------------------------------------------------------
 
 
