@@ -60,12 +60,12 @@ def test_below_min_isr(cluster: Cluster) -> None:
     write_untracked_records(events, BEFORE)
     with log_dirs_failed(state, *(Chmod000(events[0].log_dir_on(follower)) for follower in followers)):
         check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
-        leader.admin.produce(events.name, 0, b"only on the leader")
+        write_untracked_records(events, 1, to=leader)
         check_not_shown(events[0], leader)
         check_listed(events, in_sync=1)
         # A leader waits for followers that were in sync until shortly before, and looks again at the next append.
         await_checkpoints(events[0].log_dir_on(leader), MANY_CHECKPOINTS)
-        leader.admin.produce(events.name, 0, b"only on the leader, too")
+        write_untracked_records(events, 1, to=leader)
         check_not_shown(events[0], leader)
         check_min_isr_counted(leader, under=1, at=0)
     for in_sync, follower in enumerate(followers, start=2):
