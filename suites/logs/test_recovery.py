@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import ExitStack
+from pathlib import Path
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
@@ -64,6 +65,37 @@ def check_damaged_refused(partition: Partition) -> None:
     check_refused(functools.partial(admin.produce, *key, b"damaged", damaged=True), "CORRUPT_MESSAGE", "")
     if (now := admin.end_offset(*key)) != end:
         raise PromiseBroken(f"{partition} ended at {end}, and ends at {now} after a batch that was refused")
+
+
+@scenario(
+    "logs/crashed-amid-swap",
+    kip=112,
+    plan="a broker crashes while a compacted segment takes the place of those that it was made from",
+    judged=False,
+)
+def test_crashed_amid_swap(cluster: Cluster) -> None:
+    """A follower crashes before a new segment has its final name: the next start renames it, and loses nothing."""
+    events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
+    state = StateCheck(cluster, events)
+    victim = follower_of(events[0])
+    write_untracked_records(events, MORE_THAN_TWO, size=1000)
+    folder = events[0].log_dir_on(victim).replica_dir(events.name, 0)
+    with brokers_down(state, BrokerKilled(victim)):
+        leave_in_swap(folder)
+        victim.journal.write("segment.in_swap", partition=folder.name, broker=victim.id)
+    check_same_bytes(events[0])
+    if left := [path.name for path in folder.glob("*.swap")]:
+        raise PromiseBroken(f"{victim} has started, and left {left} in {folder}")
+
+
+def leave_in_swap(folder: Path) -> None:
+    """Rename the files of the first segment to ``.swap``, as a crash amid compaction leaves them.
+
+    The cleaner deletes the old segments before it gives the new one its final name (``LocalLog.replaceSegments``).
+    """
+    for suffix in ("log", "index", "timeindex"):
+        file = folder / f"{0:020d}.{suffix}"
+        file.rename(f"{file}.swap")
 
 
 @scenario(

@@ -307,17 +307,26 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     file(
         id="file-rare",
-        what="the names of stray and deleted folders and files, of snapshots, and of the mark of a clean shutdown",
+        what="the names of stray and deleted folders and files, of segments that compaction puts in place, of "
+        "snapshots, and of the mark of a clean shutdown",
         words=(
             "-delete",
             "….*-delete",
             "-stray",
             "*.deleted",
+            "*.swap",
             "*.checkpoint",
             "bootstrap.checkpoint",
             ".kafka_cleanshutdown",
         ),
-        needed_by=("kip-1066/lasts", "kip-113", "known-bugs/error-on-close", "known-bugs/topic-id-lost", "schedules"),
+        needed_by=(
+            "kip-1066/lasts",
+            "kip-113",
+            "known-bugs/error-on-close",
+            "known-bugs/topic-id-lost",
+            "logs/crashed-amid-swap",
+            "schedules",
+        ),
         without="cases that wait for them are unknown or invalid, and clusters are reused less often",
         tried=False,
     ),
