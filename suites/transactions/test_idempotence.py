@@ -16,6 +16,7 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Producer, Refused
@@ -63,6 +64,7 @@ def test_sequence_numbers(cluster: Cluster) -> None:
         check_new_ids(cluster.brokers, given)  # all have been restarted
     write(ledger[0], producer, WRITTEN)
     check_wraps(ledger[0])
+    check_new_epoch(ledger[0])
     check_same_bytes(ledger[0])
 
 
@@ -91,11 +93,19 @@ def new_producer(broker: Broker) -> Producer:
 
 def write(partition: Partition, producer: Producer, number: int) -> None:
     """Write record ``number`` of the producer with acks=all; its offset must be the number."""
-    send = partition.leader().admin.produce
-    value = f"record {number}".encode()
-    offset = send(partition.topic, partition.index, value, acks=-1, producer=producer, sequence=number)
+    offset = send(partition, producer, number)
     if offset != number:
         raise PromiseBroken(f"{partition.leader()} answers offset {offset} for record {number} of {partition}")
+
+
+def send(partition: Partition, producer: Producer, sequence: int) -> int:
+    """Write a record of the producer with acks=all; returns its offset.
+
+    :raises RefusedOwnPart: the leader refuses it
+    """
+    admin, value = partition.leader().admin, f"record {sequence}".encode()
+    with OwnPart(partition.cluster, "take records", needs_all=False).served():
+        return admin.produce(partition.topic, partition.index, value, acks=-1, producer=producer, sequence=sequence)
 
 
 def check_remembered(partition: Partition, producer: Producer, numbers: Iterable[int]) -> None:
@@ -118,10 +128,20 @@ def check_wraps(partition: Partition) -> None:
     leader = partition.leader()
     producer = new_producer(leader)
     for sequence in (LAST_SEQUENCE, 0, 1):
-        send = functools.partial(leader.admin.produce, partition.topic, partition.index, b"wraps", acks=-1)
         try:
-            send(producer=producer, sequence=sequence)
+            send(partition, producer, sequence)
         except Refused as refused:
             raise PromiseBroken(
                 f"{leader} refuses the sequence number {sequence}, though it is the next one: {refused}"
             ) from refused
+
+
+def check_new_epoch(partition: Partition) -> None:
+    """The leader appends what a producer writes in a new epoch, whose sequence numbers begin at 0 again."""
+    old = new_producer(partition.leader())
+    new = Producer(id=old.id, epoch=old.epoch + 1)
+    offsets = [send(partition, producer, sequence) for producer in (old, new) for sequence in (0, 1)]
+    if offsets != [*range(offsets[0], offsets[0] + 4)]:
+        raise PromiseBroken(
+            f"a producer wrote two records, and two in a new epoch: {partition.leader()} answers the offsets {offsets}"
+        )
