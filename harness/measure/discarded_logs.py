@@ -7,11 +7,14 @@ Before each restart, the journal gets the replicas on the broker's disks and the
   (KIP-101, KIP-279). The checkpoint of a killed broker is older, so its high watermark is lower.
 * It created the replica anew.
 * It took the replica for a stray one.
+* It loaded the replica with a lower high watermark. Only the first line of a partition after a start counts: the later
+  ones are about future replicas, or about replicas that were deleted since.
 
 A broker may do so to a replica that moved or was deleted since the start, or whose log dir went offline since then. It
 may create a replica anew, or take it for a stray one, if the case deletes the topic or reassigns the partition. It may
 truncate a replica if the log dir went offline before, after an unclean election of the partition, and after a fault
-that takes records from logs (``harms_logs`` in :class:`faults.base.Fault`).
+that takes records from logs (``harms_logs`` in :class:`faults.base.Fault`). Any of these reasons excuses a lower high
+watermark.
 """
 
 from __future__ import annotations
@@ -36,14 +39,15 @@ from harness.kafka.broker_log import BrokerLog, LogLine
 LOG_TRUNCATED = r"partition=(\S+), dir=([^\]]+)\] Truncating to offset (\d+)"
 LOG_CREATED = r"^Created log for partition (\S+) in"
 LOG_STRAY = r"^Log in \S+/(\S+) marked stray|^Log for partition (\S+) is marked as stray"
+LOG_LOADED = r"Log loaded for partition (\S+) with initial high watermark (\d+)"
 LOG_GONE = (
     r"^Log for partition (\S+) is renamed to|^Created log for partition (\S+) in \S+-future "
-    r"|successfully replaced with the future replica for (\S+)"
+    r"|successfully replaced with the future replica for (\S+)|Successfully recovered abandoned future log for (\S+)"
 )
 DIR_STOPPED = (
     r"^(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) (\S+)"
 )
-"""Lines of ``UnifiedLog`` (before 3.0 ``Log``), ``LogManager`` and ``LogDirFailureChannel``.
+"""Lines of ``UnifiedLog`` (before 3.0 ``Log``), ``LogManager``, ``Partition`` and ``LogDirFailureChannel``.
 
 :data:`LOG_GONE`: the replica was deleted, begins to move, or has moved. A cancelled move deletes the future replica.
 """
@@ -137,19 +141,22 @@ class _Restarts:
         self._excuses = excuses
         self._found: dict[str, tuple[str, int]] = {}
         self._ever_offline = set[str]()
+        self._loaded = set[str]()
 
     def discarded(self, log: BrokerLog) -> Iterator[tuple[LogLine, str]]:
         """Yield each line that shows that a good log was thrown away, and how."""
-        for line in log.matching("|".join((LOG_TRUNCATED, LOG_CREATED, LOG_STRAY, LOG_GONE, DIR_STOPPED))):
+        lines = (LOG_TRUNCATED, LOG_CREATED, LOG_STRAY, LOG_LOADED, LOG_GONE, DIR_STOPPED)
+        for line in log.matching("|".join(lines)):
             while self._starts and self._starts[0].at <= line.at:
                 found = self._starts.pop(0).log_dirs.items()
                 self._found = {name: (path, mark) for path, those in found for name, mark in those.items()}
+                self._loaded = set()
             if offline := re.search(DIR_STOPPED, line.text):
                 self._ever_offline.add(offline[1])
                 self._found = {name: it for name, it in self._found.items() if it[0] != offline[1]}
             elif gone := re.search(LOG_GONE, line.text):
                 self._found.pop(gone[gone.lastindex or 0], None)
-            elif how := self._truncated(line) or self._replaced(line):
+            elif how := self._truncated(line) or self._replaced(line) or self._loaded_lower(line):
                 yield line, how
 
     def _truncated(self, line: LogLine) -> str | None:
@@ -173,3 +180,15 @@ class _Restarts:
         if name not in self._found or self._excuses.replaces(name):
             return None
         return f"{did}, though it had it in {Path(self._found[name][0]).name}"
+
+    def _loaded_lower(self, line: LogLine) -> str | None:
+        told = re.search(LOG_LOADED, line.text)
+        if told is None or told[1] not in self._found or told[1] in self._loaded:
+            return None
+        self._loaded.add(told[1])
+        path, mark = self._found[told[1]]
+        if int(told[2]) >= mark or path in self._ever_offline:
+            return None
+        if self._excuses.replaces(told[1]) or self._excuses.truncates(told[1], line.at):
+            return None
+        return f"loaded {told[1]} in {Path(path).name} with {told[2]}, below its own high watermark {mark}"

@@ -169,8 +169,10 @@ TEXTS: tuple[Dependency, ...] = (
             r"partition=(\S+), dir=([^\]]+)\] Truncating to offset (\d+)",
             r"^Created log for partition (\S+) in",
             r"^Log in \S+/(\S+) marked stray|^Log for partition (\S+) is marked as stray",
+            r"Log loaded for partition (\S+) with initial high watermark (\d+)",
             r"^Log for partition (\S+) is renamed to|^Created log for partition (\S+) in \S+-future "
-            r"|successfully replaced with the future replica for (\S+)",
+            r"|successfully replaced with the future replica for (\S+)"
+            r"|Successfully recovered abandoned future log for (\S+)",
             r"^(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir)"
             r" (\S+)",
         ),

@@ -27,13 +27,18 @@ TRUNCATED = f"[UnifiedLog partition=orders-0, dir={HERE}] Truncating to offset 8
 CREATED = f"Created log for partition orders-0 in {THERE}/orders-0 with properties {{}} (kafka.log.LogManager)"
 STRAY_AT_START = f"Log in {HERE}/orders-0 marked stray and renamed to {ASIDE}-stray (kafka.log.LogManager)"
 STRAY = f"Log for partition orders-0 is marked as stray and renamed to {ASIDE}-stray (kafka.log.LogManager)"
-ALL = (TRUNCATED, CREATED, STRAY_AT_START, STRAY)
+LOADED = (
+    "[Partition orders-0 broker=1] Log loaded for partition orders-0 with initial high watermark 900 "
+    "(kafka.cluster.Partition)"
+)
+ALL = (TRUNCATED, CREATED, STRAY_AT_START, STRAY, LOADED)
 
 DELETED = (
     f"Log for partition orders-0 is renamed to {ASIDE}-delete and is scheduled for deletion (kafka.log.LogManager)"
 )
 MOVING = f"Created log for partition orders-0 in {NEW} with properties {{}} (kafka.log.LogManager)"
 MOVED = "The current replica is successfully replaced with the future replica for orders-0 (kafka.log.LogManager)"
+RECOVERED = "Successfully recovered abandoned future log for orders-0 (kafka.log.LogManager)"
 OFFLINE = f"Stopping serving logs in dir {HERE} (kafka.log.LogManager)"
 BAD_AT_START = f"Failed to create or validate data directory {HERE} (org.apache.kafka.LogDirFailureChannel)"
 
@@ -85,12 +90,21 @@ def test_a_replica_may_be_truncated_down_to_its_high_watermark(tmp_path: Path, t
     assert found_in(tmp_path, [started()], (11, TRUNCATED.replace("801", str(to)))) == []
 
 
+def test_only_the_first_high_watermark_after_a_start_counts(tmp_path: Path) -> None:
+    """It may be the checkpointed one or a higher one; later lines are about future replicas and new ones."""
+    for mark in (901, 902):
+        first = LOADED.replace("900", str(mark))
+        assert found_in(tmp_path, [started()], (11, first), (12, LOADED)) == []
+    assert len(found_in(tmp_path, [started()], (11, LOADED), (12, LOADED))) == 1
+    assert len(found_in(tmp_path, [started(), started(20)], (11, LOADED), (21, LOADED))) == 2
+
+
 def test_a_future_replica_in_another_log_dir_may_be_truncated(tmp_path: Path) -> None:
     assert found_in(tmp_path, [started()], (11, TRUNCATED.replace(HERE, THERE))) == []
 
 
 @pytest.mark.parametrize("line", ALL)
-@pytest.mark.parametrize("reason", [DELETED, MOVING, MOVED, OFFLINE, BAD_AT_START])
+@pytest.mark.parametrize("reason", [DELETED, MOVING, MOVED, RECOVERED, OFFLINE, BAD_AT_START])
 def test_what_happened_to_the_replica_since_the_start_is_a_reason(tmp_path: Path, line: str, reason: str) -> None:
     assert found_in(tmp_path, [started()], (11, reason), (12, line)) == []
     other = reason.replace("orders-0", "x-0").replace(HERE, "/d/other")
@@ -122,7 +136,7 @@ def test_what_the_case_deletes_or_reassigns_may_be_created_anew(
 @pytest.mark.parametrize("line", ALL)
 def test_a_log_dir_that_failed_before_may_be_truncated(tmp_path: Path, line: str) -> None:
     """Its replicas must still not be created anew, nor taken for stray ones."""
-    assert len(found_in(tmp_path, [started()], (9, OFFLINE), (11, line))) == (line is not TRUNCATED)
+    assert len(found_in(tmp_path, [started()], (9, OFFLINE), (11, line))) == (line not in (TRUNCATED, LOADED))
 
 
 @pytest.mark.parametrize("line", ALL)
@@ -134,7 +148,7 @@ def test_after_an_unclean_election_replicas_may_be_truncated(tmp_path: Path, lin
         ]
         return [*seen, started()]
 
-    assert len(found_in(tmp_path, led_by(2), (11, line))) == (line is not TRUNCATED)
+    assert len(found_in(tmp_path, led_by(2), (11, line))) == (line not in (TRUNCATED, LOADED))
     assert len(found_in(tmp_path, led_by(3), (11, line))) == 1
 
 
@@ -143,7 +157,9 @@ def test_after_a_fault_that_takes_records_replicas_may_be_truncated(tmp_path: Pa
     def fault(at_s: float, **harms: bool) -> Event:
         return event(at_s, "fault.injecting", fault="f", target="t", broker=2, **harms)
 
-    assert len(found_in(tmp_path, [fault(5, harms_logs=True), started()], (11, line))) == (line is not TRUNCATED)
+    assert len(found_in(tmp_path, [fault(5, harms_logs=True), started()], (11, line))) == (
+        line not in (TRUNCATED, LOADED)
+    )
     assert len(found_in(tmp_path, [fault(5), started(), fault(12, harms_logs=True)], (11, line))) == 1
 
 
