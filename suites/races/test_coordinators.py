@@ -14,7 +14,7 @@ from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
-from suites.checks import promised
+from suites.checks import check_refused, promised
 from suites.deviations import OFFSET_SHOWN_LATE
 from suites.group_offsets import MemberlessGroup
 from suites.leadership import lead
@@ -66,6 +66,7 @@ def test_offset_shown_late(cluster: Cluster) -> None:
         with ExitStack() as fetching:
             fetching.callback(fetches.undo)
             with injected(active):
+                check_refused(lambda: new.admin.end_offset("__consumer_offsets", 0), "OFFSET_NOT_AVAILABLE", "")
                 learns.undo()
                 fetching.close()
                 await_until(
