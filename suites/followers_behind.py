@@ -34,7 +34,7 @@ _HELD_S = 1.2
 A ZooKeeper client pings each third of its session of 4 s, and gives up its connection after two thirds without an
 answer. So 1.3 s is the longest that it may stand still at any moment.
 """
-_SHRUNK = r"Partition {partition} .*Shrinking ISR"
+SHRUNK = r"Partition {partition} .*Shrinking ISR"
 """The leader's log line. In ZooKeeper mode metadata has the smaller ISR some seconds later only."""
 _KNOWN_AFTER_S = 10.0
 """Seconds after which metadata has an ISR that shrank (``isr.change`` notifications: 5 s at most)."""
@@ -255,5 +255,5 @@ def _in_sync(partition: Partition, leader: Broker) -> set[int]:
 def _shrank(partition: Partition, leader: Broker, at: datetime) -> bool:
     """Whether the leader shrank the ISR since shortly before."""
     return (
-        leader.log.first(_SHRUNK.format(partition=partition), since=at - timedelta(seconds=_KNOWN_AFTER_S)) is not None
+        leader.log.first(SHRUNK.format(partition=partition), since=at - timedelta(seconds=_KNOWN_AFTER_S)) is not None
     )

@@ -49,6 +49,7 @@ _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # ConfigSource of DescribeConfigsResponse
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
+_BY_REPLICA_ID = 14  # the last version of Fetch in which a follower names no broker epoch
 _MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 
 
@@ -339,6 +340,13 @@ class Admin:
         """
         return bytes(self._fetch(topic, partition, offset, leader_epoch=leader_epoch).records or b"")
 
+    def fetch_as_replica(self, topic: str, partition: int, offset: int, *, replica: int) -> bytes:
+        """The record batches from an offset on, as this broker's follower fetches them; ask the leader.
+
+        :param replica: the follower's id; the leader notes that it has all records before the offset
+        """
+        return bytes(self._fetch(topic, partition, offset, replica=replica).records or b"")
+
     def replica_to_read(self, topic: str, partition: int, offset: int, *, rack: str) -> int | None:
         """The broker to which the leader sends a consumer in this rack (KIP-392); None: it should read from the leader.
 
@@ -347,7 +355,7 @@ class Admin:
         return _if_any(int(self._fetch(topic, partition, offset, rack=rack).preferred_read_replica))
 
     def _fetch(
-        self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1, rack: str = ""
+        self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1, rack: str = "", replica: int = -1
     ) -> FetchResponse.FetchableTopicResponse.PartitionData:
         wanted = FetchRequest.FetchTopic
         data = wanted.FetchPartition(
@@ -358,7 +366,14 @@ class Admin:
         )
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
         request = FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=1 << 16, topics=topics, forgotten_topics_data=[], rack_id=rack
+            replica_id=replica,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 16,
+            topics=topics,
+            forgotten_topics_data=[],
+            rack_id=rack,
+            max_version=None if replica == -1 else _BY_REPLICA_ID,
         )
         answer = self._connection.ask(request)
         _check(f"fetch {topic}-{partition} from {offset}", answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -16,12 +17,14 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic
+from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until, let_pass
+from suites.background import in_background
 from suites.checks import check_logged, promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
+from suites.followers_behind import SHRUNK
 from suites.leadership import await_end, await_offline, await_out_of_sync, lead
 from suites.observing import observe
 from suites.races.test_moves import comes_to_be
@@ -30,6 +33,7 @@ from suites.steps import await_checkpoints, await_moved, await_no_reassignment, 
 
 PATIENT = {"replica.lag.time.max.ms": "30000"}
 """Kafka's default: a follower that is held stays in the ISR."""
+IMPATIENT = {"replica.lag.time.max.ms": "2000"}
 COMMITTED, TAIL = 100, 10
 """The number of records that all replicas have at first, and of those that only the first leader has."""
 
@@ -189,7 +193,7 @@ def test_swapped_before_high_watermark(cluster: Cluster) -> None:
     judged=False,
     holds=True,
     brokers=4,
-    overrides={"replica.lag.time.max.ms": "2000"},
+    overrides=IMPATIENT,
 )
 def test_isr_larger_than_replicas(cluster: Cluster) -> None:
     """A controller is slow to end a reassignment: the leader goes on checking which followers are in sync."""
@@ -212,3 +216,36 @@ def test_isr_larger_than_replicas(cluster: Cluster) -> None:
     await_no_reassignment(cluster)
     if (line := leader.log.first(r"Uncaught exception in scheduled task 'isr-expiration'", since=since)) is not None:
         raise PromiseBroken(f"{leader} has stopped checking its followers: {line.text[:300]}")
+
+
+CHECKPOINTS = 9  # 4 s: longer than replica.lag.time.max.ms, and the second until the leader looks
+
+
+@scenario(
+    "races/fetching-laggard",
+    kip=18,
+    plan="ISR: a follower goes on fetching, and is behind for longer than replica.lag.time.max.ms",
+    judged=False,
+    holds=True,
+    overrides=IMPATIENT,
+)
+def test_fetching_laggard(cluster: Cluster) -> None:
+    """A follower fetches again and again from the same offset, behind its leader's end: the leader shrinks the ISR."""
+    began = now()
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, COMMITTED)
+    leader, follower = leader_of(orders[0]), follower_of(orders[0])
+    fetch = functools.partial(
+        Admin(leader.new_connection()).fetch_as_replica, orders.name, 0, COMMITTED, replica=follower.id
+    )
+    with injected(Held(cluster, follower, "follower-fetches", of_thread=f"ReplicaFetcherThread-0-{leader.id}")):
+        write_untracked_records(orders, TAIL, to=leader)
+        with in_background(fetch, every_s=0.2) as errors:
+            await_checkpoints(orders[0].log_dir_on(leader), CHECKPOINTS)
+    if errors:
+        raise Inconclusive(f"{leader} did not answer a fetch as {follower}: {errors[0]}")
+    if leader.log.first(SHRUNK.format(partition=orders[0]), since=began) is None:
+        raise PromiseBroken(
+            f"{follower} went on fetching {orders[0]} from {COMMITTED} for {CHECKPOINTS} checkpoints of {leader}: it "
+            f"ends at {COMMITTED + TAIL}, and did not remove it from the ISR"
+        )
