@@ -48,6 +48,7 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # ConfigSource of DescribeConfigsResponse
+_BEGINS_NONE = 10  # a version of Produce that begins no transaction, and knows no TRANSACTION_ABORTABLE (KIP-890)
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
 _BY_REPLICA_ID = 14  # the last version of Fetch in which a follower names no broker epoch
 _MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
@@ -281,9 +282,13 @@ class Admin:
         _check(f"offset of {topic}-{partition}", got)
         return int(got.offset)
 
-    def init_producer_id(self) -> Producer:
-        """The id and epoch of a new idempotent producer (KIP-98)."""
-        got = self._connection.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
+    def init_producer_id(self, transactional_id: str | None = None) -> Producer:
+        """The id and epoch of a new idempotent producer (KIP-98).
+
+        :param transactional_id: that of a transactional producer; ask the coordinator of its transactions
+        """
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        got = self._connection.ask(request)
         _check("get a producer id", got)
         return Producer(id=int(got.producer_id), epoch=int(got.producer_epoch))
 
@@ -297,6 +302,7 @@ class Admin:
         timeout_s: float = 5.0,
         producer: Producer = UNNAMED,
         sequence: int = -1,
+        transactional_id: str | None = None,
         damaged: bool = False,
     ) -> int:
         """Write one record, as a client that takes this broker for the leader; returns its offset.
@@ -304,12 +310,13 @@ class Admin:
         :param acks: 1, or -1 for all
         :param timeout_s: seconds that the broker may wait for its followers
         :param sequence: the record's sequence number, if ``producer`` is idempotent
+        :param transactional_id: that of ``producer``: the record is in a transaction. The request does not begin one
         :param damaged: flip a bit of the value after the checksum was computed
         """
-        records = _batch(value, producer, sequence)
+        records = _batch(value, producer, sequence, transactional=transactional_id is not None)
         if damaged:
             records[-2] ^= 1  # behind the value is only the number of headers, which is one byte
-        return self._produce(topic, {partition: bytes(records)}, acks, timeout_s)[partition]
+        return self._produce(topic, {partition: bytes(records)}, acks, timeout_s, transactional_id)[partition]
 
     def produce_together(
         self, topic: str, values: Mapping[int, bytes], *, acks: int = 1, timeout_s: float = 5.0
@@ -322,12 +329,25 @@ class Admin:
         records = {partition: bytes(_batch(value)) for partition, value in values.items()}
         return self._produce(topic, records, acks, timeout_s)
 
-    def _produce(self, topic: str, records: Mapping[int, bytes], acks: int, timeout_s: float) -> dict[int, int]:
+    def _produce(
+        self,
+        topic: str,
+        records: Mapping[int, bytes],
+        acks: int,
+        timeout_s: float,
+        transactional_id: str | None = None,
+    ) -> dict[int, int]:
         wanted = ProduceRequest.TopicProduceData
         data = [wanted.PartitionProduceData(index=index, records=batch) for index, batch in records.items()]
         topics = [wanted(name=topic, topic_id=self._topic_id(topic), partition_data=data)]
         timeout_ms = round(timeout_s * 1000)
-        request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        request = ProduceRequest(
+            transactional_id=transactional_id,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=topics,
+            max_version=None if transactional_id is None else _BEGINS_NONE,
+        )
         answers = self._connection.ask(request, timeout_s=timeout_s + 5.0).responses[0].partition_responses
         for got in answers:
             _check(f"write a record to {topic}-{got.index}", got)
@@ -553,12 +573,13 @@ class Admin:
         }
 
 
-def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1) -> bytearray:
+def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1, *, transactional: bool = False) -> bytearray:
     """A record batch with one record."""
     batch = MemoryRecordsBuilder(
         magic=2,
         compression_type=0,
         batch_size=1 << 16,
+        transactional=transactional,
         producer_id=producer.id,
         producer_epoch=producer.epoch,
         base_sequence=sequence,

@@ -14,11 +14,14 @@ from collections.abc import Callable
 from faults.broker import BrokerKilled, BrokerStopped
 from harness import timeouts
 from harness.cluster.cluster import Cluster
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
+from suites.checks import check_refused
 from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
@@ -29,6 +32,8 @@ from suites.untracked_transactions import UntrackedProducer, check_reads
 
 SUPERSEDED = "_FENCED|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH"
 ABANDONED_MS = 8000  # the time-out of a transaction: far longer than its records take
+VERIFIES = VersionRange.parse(">=3.6")
+"""The builds that verify that a transaction has begun before they write its records (KIP-890)."""
 MANY = 700  # records: the second transaction begins in one segment and ends in the next
 
 
@@ -107,6 +112,18 @@ def test_zombie_producer(cluster: Cluster) -> None:
     check_reads(ledger, "read_committed", [*kept, *began, *behind])
     check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began, *abandoned, *behind])
     check_same_bytes(*ledger.partitions)
+    if cluster.distribution.version in VERIFIES:
+        check_unbegun_refused(ledger[0])
+
+
+def check_unbegun_refused(partition: Partition) -> None:
+    """The leader refuses a record of a transaction that has not begun: no coordinator would ever end it."""
+    coordinator = Partition(partition.cluster, "__transaction_state", 0).leader()
+    with OwnPart(partition.cluster, "give producers ids", needs_all=False).served():
+        producer = coordinator.admin.init_producer_id("unbegun")
+    write = functools.partial(partition.leader().admin.produce, partition.topic, partition.index, b"unbegun", acks=-1)
+    unbegun = functools.partial(write, producer=producer, sequence=0, transactional_id="unbegun")
+    check_refused(unbegun, "INVALID_TXN_STATE", "")
 
 
 def check_fenced(cluster: Cluster, attempt: Callable[[], object]) -> None:
