@@ -1,10 +1,10 @@
-"""Holds a follower's fetches, so that a request waits for it as the leader's log dir fails."""
+"""Holds a follower's fetches, so that a request waits for it as the leader's log dir fails, or another broker leads."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from faults.base import injected
@@ -21,7 +21,8 @@ from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
-from suites.leadership import await_end, await_offline
+from suites.leadership import await_end, await_offline, lead
+from suites.on_disk import check_same_bytes
 from suites.races.test_replication import PATIENT
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import await_checkpoints
@@ -47,15 +48,17 @@ def test_failed_before_ack(cluster: Cluster) -> None:
     with ThreadPoolExecutor(1) as apart:
         asked: list[Future[int]] = []
 
-        def ask() -> None:
-            client = Admin(leader.new_connection())
-            asked.append(apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S))
-
         with (
-            fails_before_fetch(orders, by=ask),
+            fails_before_fetch(orders, by=lambda: asked.append(ask(leader, apart))),
             promised(cluster, unless=WAITING_REQUEST_UNANSWERED, seen="REQUEST_TIMED_OUT$"),
         ):
             check_error(asked[0])
+
+
+def ask(leader: Broker, apart: Executor) -> Future[int]:
+    """Send a record to the leader, which must wait for its follower."""
+    client = Admin(leader.new_connection())
+    return apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S)
 
 
 def check_error(asked: Future[int]) -> None:
@@ -70,6 +73,33 @@ def check_error(asked: Future[int]) -> None:
 
 
 @scenario(
+    "races/led-by-another-before-ack",
+    kip=18,
+    plan="ISR: another replica becomes the leader while a producer waits for a follower: the producer gets an error",
+    judged=False,
+    holds=True,
+    overrides=PATIENT,
+)
+def test_led_by_another_before_ack(cluster: Cluster) -> None:
+    """Another replica becomes the leader while a producer waits for a follower: the producer gets an error at once."""
+    orders = create_topic_apart(cluster)
+    leader, [follower] = leader_of(orders[0]), orders[0].followers()
+    with ThreadPoolExecutor(1) as apart:
+        asked: list[Future[int]] = []
+        behind = Held(
+            cluster,
+            follower,
+            "follower-fetches",
+            of_thread=f"ReplicaFetcherThread-0-{leader.id}",
+            by=lambda: asked.append(ask(leader, apart)),
+        )
+        with injected(behind):
+            await_waiting(leader)
+            lead(orders[0], follower)
+        check_error(asked[0])
+
+
+@scenario(
     "races/failed-before-marker",
     kip=112,
     plan="2. A log directory stops working on a broker during runtime: consumers get a transaction that has committed",
@@ -80,20 +110,47 @@ def check_error(asked: Future[int]) -> None:
 )
 def test_failed_before_marker(cluster: Cluster) -> None:
     """The leader's log dir fails while a transaction's marker waits for a follower: the next leader soon has it."""
+    end_as_leader_fails(cluster, commit=True)
+
+
+@scenario(
+    "races/failed-before-abort",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: a transaction that aborts; the broker is back",
+    judged=False,
+    deviations=(MARKER_WAITS,),
+    holds=True,
+    overrides=PATIENT,
+)
+def test_failed_before_abort(cluster: Cluster) -> None:
+    """The leader's log dir fails as an abort marker waits: the healed replica truncates it, and follows again."""
+    failed, orders = end_as_leader_fails(cluster, commit=False)
+    failed.restart()
+    cluster.await_healthy(failure=PromiseBroken)
+    check_same_bytes(orders)
+
+
+def end_as_leader_fails(cluster: Cluster, *, commit: bool) -> tuple[Broker, Partition]:
+    """The leader's log dir fails before a follower has the marker of a transaction; the next leader soon has it.
+
+    Returns the broker that led, and the partition.
+    """
     orders = create_topic_apart(cluster)
+    failed = leader_of(orders[0])
     [elsewhere] = (broker for broker in cluster.brokers if broker.id not in orders[0].describe().replicas)
     cluster.create_topics(NewTopic(name="__transaction_state", assignment={0: [elsewhere.id]}))
-    producer = UntrackedProducer(orders, "committed")
+    producer = UntrackedProducer(orders, "ended")
     producer.write()
-    with fails_before_fetch(orders, by=lambda: producer.write(commit=True, count=0)) as follower:
+    with fails_before_fetch(orders, by=lambda: producer.write(commit=commit, count=0)) as follower:
         with promised(cluster, unless=MARKER_WAITS, seen="; last seen: 0$") as outcome:
-            await_committed(follower, timeouts.REQUEST_S)
+            await_ended(follower, timeouts.REQUEST_S)
         if outcome.deviates:
-            await_committed(follower, timeouts.PROGRESS_S)
+            await_ended(follower, timeouts.PROGRESS_S)
+    return failed, orders[0]
 
 
-def await_committed(leader: Broker, timeout_s: float) -> None:
-    """Wait until read_committed consumers of this leader can read the transaction.
+def await_ended(leader: Broker, timeout_s: float) -> None:
+    """Wait until read_committed consumers of this leader can read beyond the transaction.
 
     :raises PromiseBroken: they cannot
     """
