@@ -168,6 +168,30 @@ def check_checkpoints(
     )
 
 
+def check_high_watermarks(*topics: Topic) -> None:
+    """The checkpointed high watermarks of all replicas reach the ends of the logs, once no client writes to them."""
+    cluster = topics[0].cluster
+    ends = {f"{topic}-{index}": end for (topic, index), end in cluster.end_offsets(topics).items()}
+
+    def lower() -> list[str]:
+        marks = {
+            (log_dir, name): mark
+            for broker in cluster.live_brokers()
+            for log_dir in broker.log_dirs
+            for name, mark in log_dir.replicas_on_disk().items()
+            if name in ends
+        }
+        return [f"{mark} of {name} in {log_dir}" for (log_dir, name), mark in marks.items() if mark != ends[name]]
+
+    await_until(
+        lower,
+        lambda found: not found,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the checkpointed high watermarks to be the end offsets {ends}",
+        failure=PromiseBroken,
+    )
+
+
 def logs_of(
     partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int]]
 ) -> dict[Partition, dict[int, StoredLog]]:

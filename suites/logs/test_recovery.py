@@ -20,7 +20,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from suites.checks import check_led_by_another, check_refused
 from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small
-from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.on_disk import check_high_watermarks, check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, flipped_while_down, write_untracked_records
@@ -84,6 +84,7 @@ def test_crashed_amid_swap(cluster: Cluster) -> None:
         leave_in_swap(folder)
         victim.journal.write("segment.in_swap", partition=folder.name, broker=victim.id)
     check_same_bytes(events[0])
+    check_high_watermarks(events)
     if left := [path.name for path in folder.glob("*.swap")]:
         raise PromiseBroken(f"{victim} has started, and left {left} in {folder}")
 
