@@ -43,9 +43,10 @@ HAS_DEFAULT_RATES = VersionRange.parse(">=3.9")
     overrides=SMALL_FETCHES,
 )
 def test_reassignment_throttles(cluster: Cluster) -> None:
-    """Two reassignments copy at their rates; one leader and one follower are throttled, and both with all replicas.
+    """Two reassignments copy at their rates: one throttles a leader that is named, the other throttles all followers.
 
-    The leader's rate is a default for all brokers. The follower's rate is a config of its own broker.
+    The leader's rate is a default for all brokers. The follower's rate is a config of its own broker. The leader is the
+    second of the replicas that its topic's config names.
     """
     first, second, coming = cluster.brokers
     by_leader, by_follower = cluster.create_topics(
@@ -56,7 +57,7 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
     for topic in (by_leader, by_follower):
         write_untracked_records(topic, 3200, size=1000)
     kept = leaders_logs(logs)
-    by_leader.configure({OF_LEADER: "*"})
+    by_leader.configure({OF_LEADER: f"0:{coming.id},0:{first.id}"})
     by_follower.configure({OF_FOLLOWER: "*"})
     coming.admin.set_broker_configs(None, {LEADER_RATE: str(RATE)})
     for broker in cluster.brokers:  # once a change is in force, the changes before it are, too
