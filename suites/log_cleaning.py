@@ -30,7 +30,10 @@ EXPIRING = SMALL_SEGMENTS | {"cleanup.policy": "delete", "retention.bytes": str(
 # Broker settings: the cleaner and retention run every 0.2 s. By default they run every 15 s and every 5 min.
 FREQUENT_CLEANING = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
 
-_WRITTEN, _KEYS = 2500, 10
+_WRITTEN, _KEYS, _SIZE = 2500, 10, 1000
+
+NEEDED = {str(number % _KEYS).encode(): f"untracked {number}".ljust(_SIZE).encode() for number in range(_WRITTEN)}
+"""The last value of each key of :func:`write_outdated_records`."""
 
 # Fresh: a stopped cleaner stays stopped for a partition's name, also after its topic was deleted and created again.
 cleaner_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES | FREQUENT_CLEANING, fresh=True)
@@ -39,7 +42,7 @@ cleaner_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES 
 def write_outdated_records(*topics: Topic) -> None:
     """Write 2500 records of 1 kB with ten keys in turn: more than two segments, of which little must stay."""
     for topic in topics:
-        write_untracked_records(topic, _WRITTEN, size=1000, keys=_KEYS)
+        write_untracked_records(topic, _WRITTEN, size=_SIZE, keys=_KEYS)
 
 
 def until_cleaning_s(cluster: Cluster) -> float:
@@ -70,7 +73,7 @@ def check_logs_small(
         return [
             f"{broker} has {size} bytes of {partition}"
             for partition in partitions
-            for broker in ([partition.leader(), *partition.followers()] if on is None else on)
+            for broker in (_brokers(partition) if on is None else on)
             if (size := _size(partition, broker)) is None or size > 2 * SEGMENT
         ]
 
@@ -84,6 +87,15 @@ def check_logs_small(
     )
 
 
+def check_logs_whole(topic: Topic) -> None:
+    """No record of :func:`write_outdated_records` is removed from the logs of the topic's first partition."""
+    [log] = topic.partitions
+    for broker in _brokers(log):
+        found = len(_records(log, broker))
+        if found != _WRITTEN:
+            raise PromiseBroken(f"{broker} has {found} of {_WRITTEN} records of {log}, which must not be compacted yet")
+
+
 def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> None:
     """The broker's logs have what must stay of :func:`write_outdated_records`.
 
@@ -93,7 +105,7 @@ def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> N
 
     def missing() -> list[str]:
         last = {key: value for _, key, value in _records(compacted[0], broker)}
-        wanted = {str(number % _KEYS): f"untracked {number}" for number in range(_WRITTEN)}
+        wanted = {key.decode(): value.decode().strip() for key, value in NEEDED.items()}
         tail = [offset for offset, _, _ in _records(expiring[0], broker)]
         end = ends[expiring.name, 0]
         found = [f"{compacted[0]} has {last} as the last values"] if last != wanted else []
@@ -118,6 +130,10 @@ def _records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]
     while (batch := batches.next_batch()) is not None:
         found += [(record.offset, record.key.decode(), record.value.decode().strip()) for record in batch]
     return found
+
+
+def _brokers(partition: Partition) -> list[Broker]:
+    return [partition.leader(), *partition.followers()]
 
 
 def stays_large(topic: Topic, broker: Broker) -> str:

@@ -1,21 +1,33 @@
 """Shows that compaction keeps what readers of committed records need (KIP-98, "Log compaction").
 
 A record that is newer than another one of its key makes the older one obsolete only once its transaction is committed.
+Compaction also waits for ``min.compaction.lag.ms`` (KIP-58), and removes tombstones after ``delete.retention.ms``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Topic
+from harness.cluster.topic import Partition, Topic
+from suites.checks import check_refused
 from suites.leadership import lead
-from suites.log_cleaning import COMPACTED, FREQUENT_CLEANING, check_logs_small, write_outdated_records
+from suites.log_cleaning import (
+    COMPACTED,
+    FREQUENT_CLEANING,
+    NEEDED,
+    check_logs_small,
+    check_logs_whole,
+    write_outdated_records,
+)
 from suites.scenario import scenario
 from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values
 
 KEYS = 10
 MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
+NO_TOMBSTONES = {"delete.retention.ms": "0"}
+AN_HOUR_LATER = {"min.compaction.lag.ms": "3600000"}
 
 
 @scenario(
@@ -28,24 +40,39 @@ MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
 def test_transactions_compacted(cluster: Cluster) -> None:
     """Compaction meets open, aborted and committed transactions: readers get the last committed value of each key.
 
-    They get the tombstone of a deleted key, too, since ``delete.retention.ms`` is a day.
+    They get the tombstone of a deleted key, too, since ``delete.retention.ms`` is a day. In a log where it is 0, the
+    second cleaning removes the tombstone. A log whose records are too young for compaction keeps all of them.
     """
-    ledger, cleaned = (cluster.create_topic(name, configs=COMPACTED) for name in ("ledger", "cleaned"))
+    ledger = cluster.create_topic("ledger", configs=COMPACTED)
+    cleaned = cluster.create_topic("cleaned", configs=COMPACTED | NO_TOMBSTONES)
+    young = cluster.create_topic("young", configs=COMPACTED | AN_HOUR_LATER)
+    check_policy_enforced(ledger[0])
+    UntrackedProducer(cleaned, "third").delete(b"deleted")
     first, second = (UntrackedProducer(ledger, name) for name in ("first", "second"))
     committed = last_values(first.write(commit=True, count=KEYS, keys=KEYS), KEYS)
     second.write(count=MORE_THAN_TWO, keys=KEYS - 1)
     # The open transaction holds compaction back, so only another log can show that each cleaner had its turn.
-    write_outdated_records(cleaned)
+    write_outdated_records(cleaned, young)
     check_logs_small(cleaned)
     check_on_each_replica(ledger, committed)
+    write_outdated_records(cleaned)
     second.write(commit=False, count=0)
     check_logs_small(ledger)
     check_on_each_replica(ledger, committed)
     [*_, deleted] = committed
     first.delete(deleted)
     committed = last_values(second.write(commit=True, count=MORE_THAN_TWO, keys=KEYS - 1), KEYS - 1)
-    check_logs_small(ledger)
+    check_logs_small(ledger, cleaned)
     check_on_each_replica(ledger, {**committed, deleted: None})
+    check_last_values(cleaned, "read_committed", NEEDED)
+    check_logs_whole(young)
+
+
+def check_policy_enforced(compacted: Partition) -> None:
+    """The leader of a compacted log refuses records without a key, and to delete records below an offset (KIP-107)."""
+    admin, key = compacted.leader().admin, (compacted.topic, compacted.index)
+    check_refused(functools.partial(admin.produce, *key, b"no key", acks=-1), "INVALID_RECORD", "")
+    check_refused(functools.partial(admin.delete_records, *key, 0), "POLICY_VIOLATION", "")
 
 
 def check_on_each_replica(topic: Topic, committed: Mapping[bytes, bytes | None]) -> None:
