@@ -51,7 +51,8 @@ _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # ConfigSource of DescribeConf
 _BEGINS_NONE = 10  # a version of Produce that begins no transaction, and knows no TRANSACTION_ABORTABLE (KIP-890)
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
 _BY_REPLICA_ID = 14  # the last version of Fetch in which a follower names no broker epoch
-_MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
+# Errors that have other names in kafka-python.
+_MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 10: "MESSAGE_TOO_LARGE", 39: "INVALID_REPLICA_ASSIGNMENT"}
 
 
 class Refused(HarnessError):

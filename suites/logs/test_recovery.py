@@ -26,6 +26,7 @@ from suites.state_check import StateCheck
 from suites.steps import brokers_down, flipped_while_down, write_untracked_records
 
 MORE_THAN_TWO = 2500  # records of 1 kB
+LARGEST = 1 << 16  # bytes of a batch, far more than batches of these records have
 
 
 @scenario(
@@ -38,15 +39,15 @@ MORE_THAN_TWO = 2500  # records of 1 kB
 def test_older_segment_flipped(cluster: Cluster) -> None:
     """A bit flips in the oldest of several segments, behind the recovery point: recovery truncates the log there.
 
-    Before that, a bit flips in a batch on its way to the leader, which refuses it.
+    Before that, a bit flips in a batch on its way to the leader, which refuses it, and one that is too large.
 
     The clean stop puts the recovery point in the middle of the first segment. The crash comes after it, so the broker
     must check all that it wrote since. It then fetches again what it has cut off, newer segments included.
     """
-    events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
+    events = cluster.create_topic("events", configs=SMALL_SEGMENTS | {"max.message.bytes": str(LARGEST)})
     state = StateCheck(cluster, events)
     victim = follower_of(events[0])
-    check_damaged_refused(events[0])
+    check_bad_batches_refused(events[0])
     write_untracked_records(events, 300, size=1000)
     with brokers_down(state, BrokerStopped(victim)):
         pass
@@ -58,13 +59,14 @@ def test_older_segment_flipped(cluster: Cluster) -> None:
     check_no_leftovers(cluster, {events.name})
 
 
-def check_damaged_refused(partition: Partition) -> None:
-    """The leader refuses a batch whose checksum is wrong, and appends nothing."""
+def check_bad_batches_refused(partition: Partition) -> None:
+    """The leader refuses a batch with a wrong checksum, and one above ``max.message.bytes``; it appends neither."""
     admin, key = partition.leader().admin, (partition.topic, partition.index)
     end = admin.end_offset(*key)
     check_refused(functools.partial(admin.produce, *key, b"damaged", damaged=True), "CORRUPT_MESSAGE", "")
+    check_refused(functools.partial(admin.produce, *key, bytes(LARGEST)), "MESSAGE_TOO_LARGE", "")
     if (now := admin.end_offset(*key)) != end:
-        raise PromiseBroken(f"{partition} ended at {end}, and ends at {now} after a batch that was refused")
+        raise PromiseBroken(f"{partition} ended at {end}, and ends at {now} after two batches that were refused")
 
 
 @scenario(
