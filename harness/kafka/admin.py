@@ -443,12 +443,16 @@ class Admin:
         """The topic's id, by which newer versions of requests name it."""
         return uuid.UUID(self.describe_cluster(topics=[topic]).partitions[0].topic_id)
 
-    def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """Delete a partition's records below an offset (KIP-107); ask its leader. Returns the new log start offset."""
+    def delete_records(self, topic: str, partition: int, before: int, *, timeout_s: float = 10.0) -> int:
+        """Delete a partition's records below an offset (KIP-107); ask its leader. Returns the new log start offset.
+
+        :param timeout_s: seconds that the broker may wait for its followers
+        """
         wanted = DeleteRecordsRequest.DeleteRecordsTopic
         partitions = [wanted.DeleteRecordsPartition(partition_index=partition, offset=before)]
-        request = DeleteRecordsRequest(topics=[wanted(name=topic, partitions=partitions)], timeout_ms=10_000)
-        got = self._connection.ask(request, timeout_s=15.0).topics[0].partitions[0]
+        topics = [wanted(name=topic, partitions=partitions)]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=round(timeout_s * 1000))
+        got = self._connection.ask(request, timeout_s=timeout_s + 5.0).topics[0].partitions[0]
         _check(f"delete the records of {topic}-{partition} below {before}", got)
         return int(got.low_watermark)
 

@@ -2,7 +2,8 @@
 
 Retention by size, retention by time (also of a compacted topic) and DeleteRecords each give a log its start. Every
 broker is then stopped and started, and killed and started. No leader brings a deleted record back, and each can serve
-its first record. Each finds the first record from a time on, too.
+its first record. Each finds the first record from a time on, too. With ``message.timestamp.type=LogAppendTime``, times
+are those at which the leader got the records (KIP-32).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from faults.broker import BrokerKilled, BrokerStopped
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.targets import follower_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
@@ -36,6 +38,9 @@ HOURS = 5
 # Retention, and no compaction: no log is dirtier than all of it.
 COMPACT_AND_DELETE = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"}
 AN_HOUR = {"retention.ms": "3600000"}
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+FEW = 10  # records
+SOON_S = 0.5  # far less than the session of a broker that is paused meanwhile
 
 
 @scenario(
@@ -50,20 +55,27 @@ def test_log_start(cluster: Cluster) -> None:
     by_size = cluster.create_topic("by-size", configs=SMALL_SEGMENTS | {"retention.bytes": str(RETAINED)})
     by_time = cluster.create_topic("by-time", configs=SMALL_SEGMENTS | AN_HOUR)
     compacted = cluster.create_topic("compacted", configs=SMALL_SEGMENTS | AN_HOUR | COMPACT_AND_DELETE)
+    idle = cluster.create_topic("idle", configs=SMALL_SEGMENTS | AN_HOUR)
+    appended = cluster.create_topic("appended", configs=SMALL_SEGMENTS | AN_HOUR | APPEND_TIME)
     by_request = cluster.create_topic("by-request", configs=SMALL_SEGMENTS)
     forever = cluster.create_topic("forever", configs=SMALL_SEGMENTS | {"retention.ms": "-1"})
-    state = StateCheck(cluster, by_size, by_time, compacted, by_request, forever)
+    state = StateCheck(cluster, by_size, by_time, compacted, idle, appended, by_request, forever)
     write_untracked_records(by_size, WRITTEN, size=1000)
     for topic in (by_time, compacted):
         write_untracked_records(topic, OLD, size=1000, keys=OLD, age_s=7200)
         write_untracked_records(topic, WRITTEN, size=1000, keys=WRITTEN)
+    for topic in (idle, appended):
+        created_ms = write_untracked_records(topic, FEW, age_s=7200)
     write_untracked_records(by_request, WRITTEN, size=1000)
     hours = write_hourly(forever)
+    check_waits_for_follower(by_request[0])
     check_deleted(by_request[0])
+    await_all_expired(idle[0])
     starts = {
         by_size[0]: range(await_size_kept(by_size[0]), WRITTEN - RETAINED // MOST + 1),
         by_time[0]: range(await_old_deleted(by_time[0]), OLD + 1),
         compacted[0]: range(await_old_deleted(compacted[0]), OLD + 1),
+        appended[0]: range(1),
         by_request[0]: range(DELETED, DELETED + 1),
         forever[0]: range(1),
     }
@@ -71,6 +83,7 @@ def test_log_start(cluster: Cluster) -> None:
     def check() -> None:
         check_starts(starts)
         check_found_by_time(forever[0], hours)
+        check_found_by_time(appended[0], {created_ms + 3_600_000: 0})
 
     check()
     for end in (BrokerStopped, BrokerKilled):
@@ -104,6 +117,22 @@ def check_found_by_time(partition: Partition, hours: Mapping[int, int]) -> None:
                 raise PromiseBroken(
                     f"{leader} takes {found} for the first offset of {partition} from {asked} ms on, instead of {first}"
                 )
+
+
+def check_waits_for_follower(partition: Partition) -> None:
+    """DeleteRecords is not answered with success while a live follower still has the records (KIP-107).
+
+    :raises Inconclusive: the leader does not wait for the follower, since it takes it for dead
+    """
+    leader, follower = partition.leader(), follower_of(partition)
+    delete = functools.partial(leader.admin.delete_records, partition.topic, partition.index, FEW, timeout_s=SOON_S)
+    with injected(BrokerPaused(follower)):
+        try:
+            check_refused(delete, "REQUEST_TIMED_OUT", "")
+        except PromiseBroken as broken:
+            if follower.id not in leader.describe_cluster().brokers:
+                raise Inconclusive(f"the session of {follower} ended in a pause of {SOON_S} s") from broken
+            raise
 
 
 def check_deleted(partition: Partition) -> None:
@@ -172,6 +201,22 @@ def await_old_deleted(partition: Partition) -> int:
         lambda start: 0 < start <= OLD,
         timeout_s=timeouts.CLEANING_S + until_cleaning_s(partition.cluster),
         what=f"the first segment of {partition} to be deleted, and none of those that have records after {OLD}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def await_all_expired(partition: Partition) -> None:
+    """Wait until a log that has old records only, all in its active segment, is empty.
+
+    :raises PromiseBroken: records stay
+    """
+    leader = partition.leader()
+    await_until(
+        lambda: leader.admin.start_offset(partition.topic, partition.index),
+        lambda start: start == FEW,
+        timeout_s=timeouts.CLEANING_S + until_cleaning_s(partition.cluster),
+        what=f"all records of {partition} to be deleted, up to offset {FEW}",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
