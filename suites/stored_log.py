@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PIECE = 1 << 20
-_BATCH = struct.Struct(">qi11xi")  # a batch's base offset, its length after these two, and its last offset's delta
+# A batch's base offset, its length after these two, its attributes, and its last offset's delta.
+_BATCH = struct.Struct(">qi9xhi")
+_CODEC = 0b111  # in the attributes
 Fingerprint = tuple[int, str]
 """The size in bytes and the BLAKE2 digest of a log."""
 
@@ -43,13 +45,17 @@ class StoredLog:
         if not self._segments:
             raise FileNotFoundError("no segment")
         path, size = self._segments[-1]
-        end, at = int(path.stem), 0
-        with path.open("rb") as segment:
-            while at + _BATCH.size <= size:
-                segment.seek(at)
-                base, length, last = _BATCH.unpack(segment.read(_BATCH.size))
-                end, at = base + last + 1, at + 12 + length
+        end = int(path.stem)
+        for base, last, _ in _batches(path, size):
+            end = base + last + 1
         return end
+
+    def codecs(self) -> set[int]:
+        """The ids of the compression types of its batches, 0 for none.
+
+        :raises OSError: a segment is gone
+        """
+        return {attributes & _CODEC for path, size in self._segments for *_, attributes in _batches(path, size)}
 
     def pieces(self, skip: int = 0) -> Iterator[bytes]:
         """The bytes of the log in order, in pieces of at most 1 MiB.
@@ -93,3 +99,14 @@ class StoredLog:
             if not length:
                 return at if our or their else None
             at, our, their = at + length, our[length:], their[length:]
+
+
+def _batches(segment: Path, size: int) -> Iterator[tuple[int, int, int]]:
+    """The base offset, the last offset's delta and the attributes of each batch of a segment."""
+    at = 0
+    with segment.open("rb") as file:
+        while at + _BATCH.size <= size:
+            file.seek(at)
+            base, length, attributes, last = _BATCH.unpack(file.read(_BATCH.size))
+            yield base, last, attributes
+            at += 12 + length

@@ -24,6 +24,8 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import NodeKilled, NodeStopped, NodeStopping, PartitionChanged
 from harness.journal import now
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
 from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
@@ -31,12 +33,14 @@ from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
 from suites.followers_behind import injected_ahead
 from suites.log_cleaning import SMALL_SEGMENTS
-from suites.on_disk import segment_files
+from suites.on_disk import logs_of, segment_files
 from suites.scenario import NO_FAULT, each_fault, each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
 
 SEVERAL = 4  # segments
+GZIP = 1
+"""The id of the compression type, in the attributes of batches."""
 SEEN_LATE = timedelta(seconds=1)
 """A broker may show the watcher another leader so much later. Without a handover, it takes a session's time-out."""
 
@@ -53,7 +57,8 @@ SEEN_LATE = timedelta(seconds=1)
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """A broker loses power and what it had not synced: it fetches that again, and as the leader has every record.
 
-    It has several segments by then. It syncs each when it begins the next one, and trusts it after the cut.
+    It has several segments by then. It syncs each when it begins the next one, and trusts it after the cut. It trusts
+    the segment's indexes, too, and finds the first record by its time.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3, configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, orders)
@@ -70,7 +75,21 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     make_leader(cluster, state, victim)
+    check_first_found_by_time(orders[0])
     check_delivery(workload)
+
+
+def check_first_found_by_time(partition: Partition) -> None:
+    """By a time before all records, the leader finds the first one."""
+    leader, key = partition.leader(), (partition.topic, partition.index)
+    await_until(
+        lambda: leader.admin.offset_at(*key, 1),
+        lambda found: found == 0,
+        timeout_s=timeouts.QUESTION_S,
+        what=f"{leader} to find offset 0 of {partition} by the time of 1 ms",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
 
 
 def await_segments(log_dir: LogDir, partition: Partition, count: int) -> None:
@@ -169,6 +188,16 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
+    check_compressed(orders[0])
+
+
+def check_compressed(partition: Partition) -> None:
+    """Each batch of each replica is compressed with gzip, though the producer compresses none."""
+    for broker, log in logs_of([partition], lambda state: state.replicas)[partition].items():
+        if (codecs := log.codecs()) != {GZIP}:
+            raise PromiseBroken(
+                f"broker {broker} has batches of {partition} with the codecs {codecs}, instead of {GZIP}"
+            )
 
 
 @scenario("disks/rolling-restart", kip=112, plan="every broker once, one after another")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.record import MemoryRecordsBuilder
 
 from suites import stored_log
 from suites.stored_log import StoredLog
@@ -52,6 +53,19 @@ def test_its_bytes_from_anywhere_on(
 def test_it_begins_with_the_offset_of_its_first_batch(tmp_path: Path) -> None:
     assert stored(tmp_path, b"", (42).to_bytes(8) + b"the rest").begins() == 42
     assert stored(tmp_path / "empty", b"").begins() == 0
+
+
+def batch(compression_type: int) -> bytes:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=compression_type, batch_size=1 << 16)
+    for _ in range(20):
+        builder.append(timestamp=None, key=None, value=b"the same each time")
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def test_its_batches_have_the_codecs_with_which_they_were_compressed(tmp_path: Path) -> None:
+    assert stored(tmp_path, batch(1), batch(1) * 2, b"").codecs() == {1}
+    assert stored(tmp_path / "others", batch(0) + batch(1), batch(0)).codecs() == {0, 1}
 
 
 NON_EMPTY = st.lists(st.binary(min_size=1, max_size=4), max_size=4)
