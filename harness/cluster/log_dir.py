@@ -42,9 +42,13 @@ class LogDir:
         """
         if checkpoint == CLEANED and not (self.path / checkpoint).exists():
             return set()
-        return set(self._offsets_in_checkpoint(checkpoint))
+        return set(self.offsets_in_checkpoint(checkpoint))
 
-    def _offsets_in_checkpoint(self, checkpoint: str) -> dict[str, int]:
+    def offsets_in_checkpoint(self, checkpoint: str) -> dict[str, int]:
+        """The offset of each partition that a checkpoint file lists.
+
+        :raises OSError: the file can't be read
+        """
         lines = (self.path / checkpoint).read_text().splitlines()[2:]  # after the version and the count
         return {f"{topic}-{index}": int(offset) for topic, index, offset in map(str.split, lines)}
 
@@ -57,7 +61,7 @@ class LogDir:
         """
         try:
             checkpoint = self.path / HIGH_WATERMARKS
-            offsets = self._offsets_in_checkpoint(HIGH_WATERMARKS) if checkpoint.exists() else {}
+            offsets = self.offsets_in_checkpoint(HIGH_WATERMARKS) if checkpoint.exists() else {}
             files = {folder.name: folder / "partition.metadata" for folder in self.path.iterdir()}
             made = {
                 name: file.stat().st_mtime_ns

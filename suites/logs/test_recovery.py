@@ -7,6 +7,7 @@ does with its log is decided for each segment: which of them to check after a cr
 from __future__ import annotations
 
 import functools
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,15 +16,18 @@ from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.segment import ByteFlipped
 from faults.targets import follower_of, leader_of
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition
+from harness.cluster.log_dir import RECOVERY_POINTS, LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
+from harness.waiting import await_until
 from suites.checks import check_led_by_another, check_refused
 from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small
 from suites.on_disk import check_high_watermarks, check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import brokers_down, flipped_while_down, write_untracked_records
+from suites.steps import brokers_down, flipped_while_down, one_partition_per_log_dir, write_untracked_records
 
 MORE_THAN_TWO = 2500  # records of 1 kB
 LARGEST = 1 << 16  # bytes of a batch, far more than batches of these records have
@@ -135,3 +139,78 @@ def test_segments_truncated(cluster: Cluster) -> None:
     events.configure(EXPIRING)
     check_logs_small(events)
     check_no_leftovers(cluster, {events.name})
+
+
+@scenario(
+    "logs/flushed-by-time",
+    kip=112,
+    plan="each log dir has a log of several segments, which is flushed by time (flush.ms); then the broker is killed",
+    judged=False,
+    overrides={"log.flush.scheduler.interval.ms": "200"},
+)
+def test_flushed_by_time(cluster: Cluster) -> None:
+    """Logs are flushed to their ends without another record: after a crash, the broker checks their last segments only.
+
+    Each broker has one of the two logs in each log dir, and must start from that log dir's own recovery points.
+    """
+    events = one_partition_per_log_dir(cluster, "events")
+    events.configure(SMALL_SEGMENTS | {"flush.ms": "200"})
+    state = StateCheck(cluster, events)
+    write_untracked_records(events, MORE_THAN_TWO * len(events), size=1000)
+    check_flushed(events, MORE_THAN_TWO)
+    victim = follower_of(events[0])
+    with brokers_down(state, BrokerKilled(victim)):
+        active = {
+            str(partition): active_segment(partition, state.log_dir_of(partition, victim))
+            for partition in events.partitions
+        }
+    if (checked := segments_checked(victim)) != {name: [segment] for name, segment in active.items()}:
+        raise PromiseBroken(
+            f"{victim} had flushed all before its crash, and checked the segments {checked} of {active}"
+        )
+
+
+def check_flushed(topic: Topic, end: int) -> None:
+    """On each broker, the recovery point of each partition is this offset, the end of its log."""
+
+    def recovery_points() -> dict[str, int]:
+        dirs = [log_dir for broker in topic.cluster.brokers for log_dir in broker.log_dirs]
+        return {
+            f"{name} in {log_dir}": offset
+            for log_dir in dirs
+            for name, offset in log_dir.offsets_in_checkpoint(RECOVERY_POINTS).items()
+            if name.rpartition("-")[0] == topic.name
+        }
+
+    await_until(
+        recovery_points,
+        lambda seen: {*seen.values()} == {end},
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the recovery points of {topic} to be {end}, since flush.ms is over",
+        retry_on=(OSError,),  # a checkpoint is replaced as a whole
+        failure=PromiseBroken,
+    )
+
+
+def active_segment(partition: Partition, log_dir: LogDir) -> int:
+    """The base offset of the last segment of a replica on disk.
+
+    :raises Inconclusive: it is the only one
+    """
+    segments = sorted(log_dir.replica_dir(partition.topic, partition.index).glob("*.log"))
+    if len(segments) < 2:
+        raise Inconclusive(f"{partition} in {log_dir} has {len(segments)} segments")
+    return int(segments[-1].stem)
+
+
+RECOVERED = r"partition=(events-\d+), .*Recovering unflushed segment (\d+)"
+
+
+def segments_checked(broker: Broker) -> dict[str, list[int]]:
+    """The base offsets of the segments that the broker has checked since its start, by partition."""
+    found: dict[str, list[int]] = {}
+    for line in broker.log.matching(RECOVERED, since=broker.started_at):
+        match = re.search(RECOVERED, line.text)
+        assert match is not None
+        found.setdefault(match[1], []).append(int(match[2]))
+    return found

@@ -118,6 +118,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-recovered",
+        what="a broker logs each segment that it checks after a crash",
+        words=(r"partition=(events-\d+), .*Recovering unflushed segment (\d+)",),
+        needed_by=("logs/flushed-by-time",),
+        without="this case is invalid, and shows that no segment was checked",
+        tried=False,
+    ),
+    log_line(
         id="log-no-topic-id",
         what="a broker with KAFKA-16814 logs that it doesn't start since a replica has no topic ID",
         words=("does not have a topic ID, which is not allowed",),
