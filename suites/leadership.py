@@ -57,16 +57,32 @@ def election_error(partition: Partition, election: ElectionType) -> str | None:
 
     :raises NoAnswer: there is no answer in time
     """
-    client = AdminClient({"bootstrap.servers": partition.cluster.bootstrap})
-    try:
-        # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
-        elected = client.elect_leaders(election, [TopicPartition(partition.topic, partition.index)])
-        [refusal] = elected.result(timeouts.REQUEST_S).values()
-    except (KafkaException, TimeoutError) as failure:
-        raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
-    error = None if refusal is None else str(refusal.name())
+    [error] = _elect(partition.cluster, election, [TopicPartition(partition.topic, partition.index)])
     partition.cluster.journal.write("leader.election", partition=str(partition), election=election.name, error=error)
     return error
+
+
+def elect_all_preferred(cluster: Cluster) -> None:
+    """Request the election of the preferred leaders of all partitions, by a request that names none (KIP-460).
+
+    :raises NoAnswer: there is no answer in time
+    :raises PromiseBroken: the controller does not elect one of them
+    """
+    errors = _elect(cluster, ElectionType.PREFERRED, None)
+    cluster.journal.write("leader.election", partition="all", election=ElectionType.PREFERRED.name, error=errors)
+    if any(errors):
+        raise PromiseBroken(f"all preferred leaders are in sync, and their election ended with {errors}")
+
+
+def _elect(cluster: Cluster, election: ElectionType, partitions: list[TopicPartition] | None) -> list[str | None]:
+    """The controller's error for each partition of its answer, None for one with a new leader."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    try:
+        # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
+        refusals = client.elect_leaders(election, partitions).result(timeouts.REQUEST_S).values()
+    except (KafkaException, TimeoutError) as failure:
+        raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
+    return [None if refusal is None else str(refusal.name()) for refusal in refusals]
 
 
 def check_not_preferred(partition: Partition) -> None:

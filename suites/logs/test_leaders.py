@@ -15,10 +15,10 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
-from suites.leadership import await_leader, await_out_of_sync, await_state, election_error
+from suites.leadership import await_leader, await_out_of_sync, await_state, elect_all_preferred, election_error
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.steps import await_checkpoints, await_replica, write_untracked_records
@@ -123,3 +123,35 @@ def test_leader_rebalanced(cluster: Cluster) -> None:
     cluster.await_healthy(failure=PromiseBroken)
     await_leader(events[0], via, lambda leader: leader == preferred.id, f"to be led by {preferred} again")
     check_same_bytes(events[0])
+
+
+@scenario(
+    "logs/all-elected",
+    kip=460,
+    plan="a broker was stopped, and an operator requests the election of all preferred leaders",
+    judged=False,
+)
+def test_all_elected(cluster: Cluster) -> None:
+    """A broker was stopped and leads nothing: an election of all preferred leaders makes each lead its partition."""
+    events = cluster.create_topic("events", partitions=6)
+    stopped = leader_of(events[0])
+    with injected(BrokerStopped(stopped)):
+        write_untracked_records(events, RECORDS)
+    cluster.await_healthy(failure=PromiseBroken)
+    elsewhere = [partition for partition in events.partitions if not led_by_preferred(partition)]
+    if len(elsewhere) < 2:
+        raise Inconclusive(f"of {events}, only {elsewhere} are led by another broker than the preferred leader")
+    elect_all_preferred(cluster)
+    for partition in events.partitions:
+        await_state(
+            partition,
+            lambda seen: seen.leader == seen.replicas[0],
+            f"the first replica of {partition} to lead it, as was requested for all partitions",
+            timeouts.REQUEST_S,
+        )
+
+
+def led_by_preferred(partition: Partition) -> bool:
+    """Whether the first replica of a partition leads it."""
+    seen = partition.describe()
+    return seen.leader == seen.replicas[0]
