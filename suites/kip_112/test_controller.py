@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled
@@ -20,23 +21,31 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.broker_log import LogLine
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import dump_snapshot
 from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
 from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
-from suites.leadership import ELECTS_ELIGIBLE, await_leader, lead
+from suites.leadership import ELECTS_ELIGIBLE, await_leader, await_state, lead
 from suites.observations import metadata_log
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
+    SMALL_FETCHES,
+    await_no_reassignment,
+    check_reassigning,
     check_some_leaderless,
     log_dirs_failed,
     notifications,
     one_partition_per_log_dir,
     restart_after_healing,
+    throttle_replication,
+    write_untracked_records,
 )
 
 GIVES_UP_S = 3.0
@@ -199,20 +208,65 @@ def test_two_dirs_without_controller(cluster: Cluster, workload: CaseWorkload) -
     kip=112,
     plan="6. Controller failover: the next one knows the replicas' log dirs from a snapshot of the metadata log",
     modes=(Mode.KRAFT,),
+    racks=("rack1", "rack2", "rack3"),
 )
 def test_controller_from_snapshot(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The controller restarts from a snapshot, and then the leader's log dir fails: another broker leads."""
+    """The controller restarts from a snapshot, and then the leader's log dir fails: another broker leads.
+
+    The snapshot has the brokers' racks, too.
+    """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        restarted_from_snapshot(cluster, restarted_with_snapshots(cluster))
+        snapshot = restarted_with_snapshots(cluster)
+        check_racks_in_snapshot(cluster, snapshot)
+        restarted_from_snapshot(cluster, snapshot)
         state.check()
         with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(victim))):
             pair.await_progress(after=now())
         restart_after_healing(state, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_racks_in_snapshot(cluster: Cluster, snapshot: Path) -> None:
+    """The snapshot has each broker with its rack (KIP-36)."""
+    should = {broker.id: broker.node.spec.properties["broker.rack"] for broker in cluster.brokers}
+    if (racks := dump_snapshot(cluster.distribution, snapshot).racks) != should:
+        raise PromiseBroken(f"the snapshot {snapshot.name} has the racks {racks} instead of {should}")
+
+
+@scenario(
+    "kip-112/reassignment-in-snapshot",
+    kip=112,
+    plan="6. Controller failover: the next one knows a reassignment from a snapshot of the metadata log",
+    modes=(Mode.KRAFT,),
+    judged=False,
+    floors=NO_FAULT,
+    brokers=4,
+    overrides=SMALL_FETCHES,
+)
+def test_reassignment_in_snapshot(cluster: Cluster) -> None:
+    """The controller restarts from a snapshot during a reassignment: it is still under way, and can be cancelled."""
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, 800, size=1000)
+    throttle_replication(orders, rate=1)
+    replicas = orders[0].describe().replicas
+    cluster.reassign(orders[0], cluster.others(*map(cluster.broker, replicas)))
+    check_reassigning(cluster, orders[0])
+    before = cluster.reassignments()
+    restarted_from_snapshot(cluster, restarted_with_snapshots(cluster))
+    if (after := cluster.reassignments()) != before:
+        raise PromiseBroken(f"the controller knew the reassignments {before}, and knows {after} from a snapshot")
+    cluster.cancel_reassignment(orders[0])
+    await_no_reassignment(cluster)
+    await_state(
+        orders[0],
+        lambda seen: {*seen.replicas} == {*replicas},
+        f"{orders[0]} to be on the brokers {replicas} again, since its reassignment was cancelled",
+        timeouts.LOG_DIR_FAILURE_S,
+    )
 
 
 def no_controller(cluster: Cluster) -> Fault:
@@ -356,6 +410,7 @@ def test_deleted_without_isr(cluster: Cluster) -> None:
         if lone[0].describe(other).isr and cluster.distribution.version in ELECTS_ELIGIBLE:
             raise Inconclusive(f"{lone[0]} should have no ISR: {lone[0].describe(other)}")
         cluster.delete_topics(lone)
+        check_no_partition_offline(cluster)
     cluster.await_healthy()
     partition = next(each for each in orders.partitions if each.log_dir_on(victim) == failing)
     lead(partition, victim)
@@ -368,3 +423,15 @@ def test_deleted_without_isr(cluster: Cluster) -> None:
             logged=lambda: controller.log.first(DELETED_TOPIC_HIDES_FAILURE.failures, since=fault.injected_at),
         ):
             await_leader(partition, other, lambda leader: leader not in (None, victim.id), "to have another leader")
+
+
+def check_no_partition_offline(cluster: Cluster) -> None:
+    """The active controller counts no partition as offline."""
+    await_until(
+        cluster.offline_partitions,
+        lambda count: count == 0,
+        timeout_s=timeouts.REQUEST_S,
+        what="OfflinePartitionsCount to be 0, since the only partition without a leader was deleted",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
