@@ -24,6 +24,7 @@ from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
+from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
 from suites.leadership import ELECTS_ELIGIBLE, await_online, await_state
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
@@ -114,10 +115,14 @@ def test_isr_shrinks_amid_write(cluster: Cluster) -> None:
     judged=False,
 )
 def test_eligible_leader(cluster: Cluster) -> None:
-    """All replicas stop in turn; the second to last comes back alone, and leads with every acked record."""
+    """All replicas stop in turn; the second to last comes back alone, and leads with every acked record.
+
+    Meanwhile the controller restarts from a snapshot, and knows the eligible leader replicas from it.
+    """
     log = created_with_records(cluster)
     last, (first, second) = leader_of(log), log.followers()
     end_in_turn(log, first.stop, second.stop)
+    restarted_from_snapshot(cluster, restarted_with_snapshots(cluster))
     second.start()
     await_state(
         log,
