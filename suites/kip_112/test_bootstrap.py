@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 from collections.abc import Iterator
@@ -232,6 +233,8 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     controller has made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is
     offline. Another topic is created right after the start; its replica is new in both modes.
 
+    The dead broker is the first one in the assignment of the first topic: another one leads it.
+
     The broker has the only replicas of one more topic. Those in the bad log dir have no leader until it is healed.
     """
     orders = one_partition_per_log_dir(cluster)
@@ -242,11 +245,12 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     state = StateCheck(cluster, orders, lone)
     log_dir = orders[0].log_dir_on(victim)
     meanwhile = Topic(cluster, "meanwhile", 1)
-    assignment = [*(broker.id for broker in cluster.others(victim)), victim.id]
+    assignment = [victim.id, *(broker.id for broker in cluster.others(victim))]
     with injected(BrokerKilled(victim)):
         state.broker_gone(victim)
         state.check()
         cluster.request_topics(NewTopic(name=meanwhile.name, assignment={0: assignment}))
+        check_led_by_next(meanwhile[0], victim)
         with injected(Chmod000(log_dir)) as fault:
             state.log_dir_failed(log_dir)
             victim.start()
@@ -265,6 +269,26 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     cluster.await_healthy(failure=PromiseBroken)
     check_no_replica_twice(meanwhile)
     check_logs_unchanged(logs)
+
+
+def check_led_by_next(partition: Partition, dead: Broker) -> None:
+    """The second replica is the first leader of a new partition whose first replica is on a dead broker.
+
+    The dead broker is not in the ISR. Kafka repairs a wrong leader and ISR later, by an election.
+    """
+    seen = await_until(
+        partition.describe,
+        lambda state: state.leader is not None,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{partition} to have a leader",
+        retry_on=(NoAnswer, KeyError),
+        failure=PromiseBroken,
+    )
+    if (seen.leader, seen.leader_epoch) != (seen.replicas[1], 0) or dead.id in seen.isr:
+        raise PromiseBroken(
+            f"{dead} is dead, and broker {seen.replicas[1]} should be the first to lead, in leader epoch 0; seen in "
+            f"leader epoch {seen.leader_epoch}: {seen}"
+        )
 
 
 NOT_CREATED = r"Can not create log for {partition} because log directories \S+ are offline"
@@ -304,26 +328,42 @@ def check_stays_out(broker: Broker, partition: Partition) -> None:
     floors=NO_FAULT,
 )
 def test_foreign_disk(cluster: Cluster) -> None:
-    """A log dir belongs to another broker, then to another cluster: its broker does not start, and logs why."""
+    """A log dir belongs to another broker, then to another cluster: its broker does not start, and logs why.
+
+    Nor does it start with a log dir that another process has locked. In KRaft no two log dirs may have the same id.
+    """
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
     victim = next(broker for broker in cluster.brokers if broker != cluster.controller_broker())
     other = cluster.others(victim)[0]
     victim.stop()
     state.broker_gone(victim)
-    for key, value in ((r"(?:node|broker)\.id", str(other.id)), (r"cluster\.id", "x" * 22)):
-        with labelled(victim.log_dirs[1], key, value):
-            victim.start()
-            check_ends(victim, exit_code=1, saying=FOREIGN)
-            state.check()
+    first, second = victim.log_dirs
+    labels = {r"(?:node|broker)\.id": str(other.id), r"cluster\.id": "x" * 22}
+    if cluster.spec.mode is Mode.KRAFT:
+        labels[r"directory\.id"] = first.directory_id()
+    for key, value in labels.items():
+        with labelled(second, key, value):
+            check_does_not_start(state, victim, FOREIGN)
+    with locked(second):
+        check_does_not_start(state, victim, LOCKED)
     start_after_healing(state, victim)
 
 
 FOREIGN = (
     r"Stored node id \d+ doesn't match previous node id|Invalid cluster\.id in: |"
-    r"BrokerMetadata is not consistent across log\.dirs"
+    r"BrokerMetadata is not consistent across log\.dirs|Duplicate directory ID"
 )
-"""The log line of a broker that ends at its start because a log dir belongs to another broker or cluster."""
+"""The log line of a broker that ends at its start because a log dir belongs to another broker or cluster, or twice."""
+LOCKED = r"Failed to acquire lock on file \.lock"
+"""The log line of a broker that ends at its start because another process uses a log dir."""
+
+
+def check_does_not_start(state: StateCheck, broker: Broker, saying: str) -> None:
+    """The broker ends at its start, with this line in its log, and the other brokers work on."""
+    broker.start()
+    check_ends(broker, exit_code=1, saying=saying)
+    state.check()
 
 
 @contextmanager
@@ -337,6 +377,20 @@ def labelled(log_dir: LogDir, key: str, value: str) -> Iterator[None]:
         yield
     finally:
         file.write_text(text)
+
+
+@contextmanager
+def locked(log_dir: LogDir) -> Iterator[None]:
+    """Inside the block, this process has the lock of a log dir. Its broker must be down.
+
+    A broker that can't open the file of the lock, since another user owns it, takes the log dir for a failed one.
+    """
+    file = log_dir.path / ".lock"
+    with file.open("a") as lock:
+        shutil.chown(file, log_dir.path.stat().st_uid)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        log_dir.broker.journal.write("log_dir.locked", log_dir=str(log_dir))
+        yield
 
 
 @scenario(

@@ -108,10 +108,11 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-foreign-disk",
-        what="a broker logs that it doesn't start since a log dir belongs to another broker or cluster",
+        what="a broker logs that it doesn't start since a log dir belongs to another broker or cluster, or is locked",
         words=(
             r"Stored node id \d+ doesn't match previous node id|Invalid cluster\.id in: |"
-            r"BrokerMetadata is not consistent across log\.dirs",
+            r"BrokerMetadata is not consistent across log\.dirs|Duplicate directory ID",
+            r"Failed to acquire lock on file \.lock",
         ),
         needed_by=("kip-112/foreign-disk",),
         without="this case is invalid, and shows the end of the broker's log",
