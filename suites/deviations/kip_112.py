@@ -139,6 +139,14 @@ STRAY_KEPT = Deviation(
     modes=(Mode.KRAFT,),
 )
 
+DELETED_CONFIGS_BACK = Deviation(
+    kip=112,
+    promised="a topic that is deleted and created again has none of its old configs",
+    actual="a broker that starts and reads the configs and the deletion together has them for the new topic",
+    issue="none known of Kafka, AutoMQ/automq#3556; ConfigurationsDelta.replay overlooks configs in its own delta",
+    modes=(Mode.KRAFT,),
+)
+
 STORAGE_ERROR_TO_CLIENTS = Deviation(
     kip=112,
     promised="a broker answers requests for a replica on its failed log dir with UNKNOWN_TOPIC_OR_PARTITION",

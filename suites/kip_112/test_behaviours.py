@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.base import injected
-from faults.log_dir import Chmod000
+from faults.log_dir import Chmod000, LogDirFault
 from faults.quorum import ControllerKilled
-from faults.targets import follower_of, leader_of
+from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -25,6 +25,7 @@ from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
+from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
@@ -35,6 +36,7 @@ from suites.checks import (
     check_refused,
 )
 from suites.deviations import (
+    DELETED_CONFIGS_BACK,
     OFFLINE_LOG_DIRS_ELSEWHERE,
     OFFLINE_REPLICAS_NOT_PRINTED,
     OFFLINE_REPLICAS_UNCOUNTED,
@@ -48,6 +50,7 @@ from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     ALL_DIRS_FAILED,
+    await_checkpoints,
     check_nothing_acked,
     check_some_leaderless,
     log_dirs_failed,
@@ -59,6 +62,7 @@ from suites.steps import (
 )
 
 OFFLINE_LOG_DIRS = "type=LogManager,name=OfflineLogDirectoryCount"
+CONFIGURED = {"retention.ms": "3600000"}
 DESCRIBES_PRODUCERS = VersionRange.parse(">=2.8")  # KIP-664
 CLIENT_DEFAULTS = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}
 METADATA_FAILED = r"Shutdown broker because the metadata log dir {path} has failed"
@@ -303,7 +307,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with notifications(cluster, victim), log_dirs_failed(state, Chmod000(log_dir)):
+        with notifications(cluster, victim), log_dirs_failed(state, Chmod000(log_dir)) as fault:
             check_some_leaderless(state, lone)
             check_not_elected(state, lone)
             state.check(also=[metadata_log])
@@ -311,6 +315,8 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
             check_error_to_clients(victim, orders[0])
             check_mbean_domain(cluster, victim)
             check_offline_replicas_counted(state, victim)
+            if cluster.spec.mode is Mode.KRAFT:
+                check_recorded_once(cluster, fault)
             pair.await_progress(after=now())
         restart_after_healing(state, victim)
         state.check(also=[metadata_log])
@@ -348,6 +354,15 @@ def check_offline_replicas_counted(state: StateCheck, broker: Broker) -> None:
     seen = broker.mbeans.describe_broker().offline_replicas
     should = offline_replicas(state, broker, state.cluster.describe())
     check_promised_or_known(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, seen, promised=should, known=0)
+
+
+def check_recorded_once(cluster: Cluster, fault: LogDirFault) -> None:
+    """KRaft's controller records a failed log dir once, though its broker names it in each heartbeat."""
+    await_checkpoints(other_dir(fault.log_dir), 4)  # 2 s: four heartbeats
+    told = TOLD_OF_LOG_DIR.format(broker=fault.broker.id)
+    lines = [line.text[:300] for line in cluster.active_controller().log.matching(told, since=fault.injected_at)]
+    if len(lines) != 1:
+        raise PromiseBroken(f"the controller recorded the failed {fault.log_dir} {len(lines)} times: {lines[:3]}")
 
 
 def check_serves_clients(partition: Partition) -> None:
@@ -401,15 +416,17 @@ def folders_set_aside(log_dir: LogDir, topic: Topic) -> list[str]:
     return [path.name.rpartition("-")[2] for path in log_dir.path.glob(f"{topic.name}-*.*-*")]
 
 
-@scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion", deviations=(STRAY_KEPT,))
+@scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion", deviations=(STRAY_KEPT, DELETED_CONFIGS_BACK))
 def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     """A topic with an offline replica is deleted and created again: the disk comes back, and the old data does not.
 
     The topic's other partition is in the good log dir of the same broker, which deletes that replica at once. In KRaft
     the name can be used again at once. ZooKeeper mode ends the deletion when the replica is back ("we handle it in the
-    same way as if its broker is offline").
+    same way as if its broker is offline"). The new topic has none of the old one's configs, also on the broker that
+    started after the deletion.
     """
     refunds = one_partition_per_log_dir(cluster, "refunds")
+    refunds.configure(CONFIGURED)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     write_untracked_records(refunds, 50)
     state = StateCheck(cluster, orders, refunds)
@@ -444,7 +461,20 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
         if at_once
         else cluster.create_topic("refunds", partitions=2, replicas=3, failure=PromiseBroken)
     )
+    check_no_configs(again, victim)
     check_no_replica_twice(again)
     with workload.running(again) as pair:
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_no_configs(topic: Topic, started: Broker) -> None:
+    """No broker has the configs of the deleted topic for the one that was created again.
+
+    :param started: the broker that has read the topic's configs and its deletion together, at its start
+    """
+    seen = {broker.id: dict(broker.admin.topic_configs(topic.name)) for broker in topic.cluster.brokers}
+    promised: dict[int, dict[str, str | None]] = {id: {} for id in seen}
+    check_promised_or_known(
+        DELETED_CONFIGS_BACK, topic.cluster, seen, promised=promised, known={**promised, started.id: {**CONFIGURED}}
+    )
