@@ -1,8 +1,9 @@
-"""Compares a broker's MBeans of a replica with its segments on disk."""
+"""Compares a broker's MBeans of a replica with its segments on disk; without a replica there must be none."""
 
 from __future__ import annotations
 
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
@@ -36,6 +37,28 @@ def check_log_measured(partition: Partition, log_dir: LogDir, *, is_future: bool
         timeout_s=timeouts.REQUEST_S,
         what=f"the MBeans of {log_dir.broker} to show {partition} as it is in {log_dir}",
         retry_on=(NoAnswer, OSError),
+        failure=PromiseBroken,
+    )
+
+
+def check_not_measured(partition: Partition, *brokers: Broker) -> None:
+    """These brokers have no MBeans of a log of the partition, nor of a future replica's."""
+
+    def left() -> list[str]:
+        found = []
+        for broker in brokers:
+            assert broker.mbeans is not None
+            for is_future in (False, True):
+                if seen := broker.mbeans.log(partition.topic, partition.index, is_future=is_future):
+                    found.append(f"{broker} has {seen} of {'a future replica' if is_future else 'the replica'}")
+        return found
+
+    await_until(
+        left,
+        lambda found: not found,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{', '.join(map(str, brokers))} to have no MBeans of a log of {partition}",
+        retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
 

@@ -26,7 +26,7 @@ from harness.kafka.broker_log import LogLine
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_logged
 from suites.deviations import MOVED_BEFORE_THROTTLE, OFFLINE_REPLICAS_COUNTED_LATE
-from suites.kip_113.log_metrics import check_log_measured
+from suites.kip_113.log_metrics import check_log_measured, check_not_measured
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.kip_113.tool_requests import execution_error
 from suites.leadership import lead
@@ -305,6 +305,7 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
             cluster.delete_topics(refunds)
             check_topic_gone(cluster, "refunds")
+            check_not_measured(refunds[0], *cluster.brokers)
         check_under_way(move.partition, move.there)
 
 
