@@ -138,7 +138,7 @@ def test_all_elected(cluster: Cluster) -> None:
     with injected(BrokerStopped(stopped)):
         write_untracked_records(events, RECORDS)
     cluster.await_healthy(failure=PromiseBroken)
-    elsewhere = [partition for partition in events.partitions if not led_by_preferred(partition)]
+    elsewhere = [str(partition) for partition in events.partitions if not led_by_preferred(partition)]
     if len(elsewhere) < 2:
         raise Inconclusive(f"of {events}, only {elsewhere} are led by another broker than the preferred leader")
     elect_all_preferred(cluster)
