@@ -32,8 +32,8 @@ _BEST = 3
 """How many of the holds with which the case failed are tried for longer times."""
 _FEW = 3
 """The fewest runs with a hold for one time, and those with two holds."""
-_BOTH_S = 2.0
-"""How long the threads of two holds are held, if their points allow so much."""
+_BOTH_S = ((2.0, 1.0), (1.0, 2.0))
+"""How long the threads of two holds are held, if their points allow so much: one of them goes on first."""
 _CONFIRMED = 2
 """How many of those that are best in a few runs are tried in all runs."""
 _TO_CONFIRM = 0.5
@@ -137,8 +137,13 @@ class Pinning:
     def _beside(self, best: HoldOption, others: Sequence[HoldOption], times: int) -> list[Tried]:
         """The best of the pairs of this hold and another one; none without time."""
         elsewhere = [each for each in others if (each.point, each.where) != (best.point, best.where)]
-        pairs = [(best.lasting(_BOTH_S), other.lasting(_BOTH_S)) for other in elsewhere]
-        return self._confirmed(self._try(pairs, _FEW), times)
+        done: list[Tried] = []
+        for best_s, other_s in _BOTH_S:
+            pairs = [(best.lasting(best_s), other.lasting(other_s)) for other in elsewhere]
+            done += self._confirmed(self._try(pairs, _FEW), times)
+            if any(each.always for each in done):
+                break
+        return done
 
     def _confirmed(self, tried: Sequence[Tried], times: int) -> list[Tried]:
         """The best of those that were tried, in new runs."""

@@ -104,10 +104,11 @@ def test_the_best_hold_is_tried_for_all_longer_times(monkeypatch: pytest.MonkeyP
 
 def test_two_holds_are_tried_if_one_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hold with which it failed once is tried beside one at each other point."""
-    both = "isr-change-sent@others/2 + move-reads@others/2"
-    runs = Runs(both, {"isr-change-sent@others/0.5": ["invalid"]})
-    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{both}: 3 of 3"
-    assert runs.holds[-6:] == [both.split(" + ")] * 6
+    for seconds in ((2, 1), (1, 2)):
+        both = "isr-change-sent@others/{} + move-reads@others/{}".format(*seconds)
+        runs = Runs(both, {"isr-change-sent@others/0.5": ["invalid"]})
+        assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{both}: 3 of 3"
+        assert runs.holds[-6:] == [both.split(" + ")] * 6
 
 
 def test_a_hold_is_confirmed_in_new_runs(monkeypatch: pytest.MonkeyPatch) -> None:
