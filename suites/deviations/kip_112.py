@@ -144,6 +144,7 @@ DELETED_CONFIGS_BACK = Deviation(
     promised="a topic that is deleted and created again has none of its old configs",
     actual="a broker that starts and reads the configs and the deletion together has them for the new topic",
     issue="none known of Kafka, AutoMQ/automq#3556; ConfigurationsDelta.replay overlooks configs in its own delta",
+    builds=VersionRange.parse(">=3.8.0"),
     modes=(Mode.KRAFT,),
 )
 
