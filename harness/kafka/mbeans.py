@@ -33,7 +33,6 @@ LEADERS = "kafka.server:type=ReplicaManager,name=LeaderCount"
 REASSIGNING = "kafka.server:type=ReplicaManager,name=ReassigningPartitions"
 UNDER_MIN_ISR = "kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount"
 AT_MIN_ISR = "kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount"
-ISR_EXPANDS = "kafka.server:type=ReplicaManager,name=IsrExpandsPerSec"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 LOG_SIZE = "kafka.log:type=Log,name=Size,*"
@@ -197,13 +196,6 @@ class MBeans:
         :raises BuildLacks: the broker does not have the MBean
         """
         return self._only(AT_MIN_ISR, "Value")
-
-    def isr_expansions(self) -> int:
-        """How often this broker, as the leader, has added a replica to an ISR since its start.
-
-        :raises BuildLacks: the broker does not have the MBean
-        """
-        return self._only(ISR_EXPANDS, "Count")
 
     def waiting_produce_requests(self) -> int:
         """The produce requests that wait for followers on this broker.

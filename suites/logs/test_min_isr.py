@@ -58,8 +58,6 @@ def test_below_min_isr(cluster: Cluster) -> None:
     events = cluster.create_topic("events", configs=TWO_IN_SYNC)
     state = StateCheck(cluster, events)
     leader, followers = leader_of(events[0]), events[0].followers()
-    assert leader.mbeans is not None
-    expansions = leader.mbeans.isr_expansions()
     write_untracked_records(events, BEFORE)
     with log_dirs_failed(state, *(Chmod000(events[0].log_dir_on(follower)) for follower in followers)):
         check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
@@ -75,7 +73,6 @@ def test_below_min_isr(cluster: Cluster) -> None:
         restart_after_healing(state, follower)
         check_min_isr_counted(leader, under=0, at=int(in_sync == 2))
         check_listed(events, in_sync=in_sync)
-    check_expansions_counted(leader, expansions + len(followers))
     await_shown(events, BEFORE + 2)
 
 
@@ -239,20 +236,6 @@ def check_min_isr_counted(leader: Broker, *, under: int, at: int) -> None:
         lambda counted: [*counted.values()] == [under, at],
         timeout_s=timeouts.REQUEST_S,
         what=f"{leader} to count {under} partitions under min.insync.replicas, and {at} at it",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-
-
-def check_expansions_counted(leader: Broker, least: int) -> None:
-    """The leader counts at least so many times that it has added a replica to an ISR."""
-    mbeans = leader.mbeans
-    assert mbeans is not None
-    await_until(
-        mbeans.isr_expansions,
-        lambda counted: counted >= least,
-        timeout_s=timeouts.REQUEST_S,
-        what=f"IsrExpandsPerSec of {leader} to count at least {least}",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )

@@ -236,7 +236,6 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.REASSIGNING, "kip-113/growth-cancelled", "kip-113/requests", "known-bugs", builds=">=2.5"),
     mbean(mbeans.UNDER_MIN_ISR, "logs/below-min-isr"),
     mbean(mbeans.AT_MIN_ISR, "logs/below-min-isr"),
-    mbean(mbeans.ISR_EXPANDS, "logs/below-min-isr"),
     mbean(mbeans.LOG_SIZE, "kip-113/under-load"),
     mbean(mbeans.LOG_SEGMENTS, "kip-113/under-load"),
     mbean(mbeans.LOG_END, "kip-113/under-load"),
