@@ -360,7 +360,6 @@ def test_a_mutated_build_has_its_jar_first_and_is_not_qualified(tmp_path: Path) 
 
 
 @pytest.mark.cluster
-@pytest.mark.weekly
 def test_a_real_mutant_is_caught_and_the_unchanged_build_is_valid(tmp_path: Path) -> None:
     """A broker that ignores its failed log dir: one run is enough to see that all parts work together."""
     result = tmp_path / "result.json"
