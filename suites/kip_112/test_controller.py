@@ -31,6 +31,7 @@ from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
 from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
+from suites.kip_36.layouts import racks_of
 from suites.leadership import ELECTS_ELIGIBLE, await_leader, await_state, lead
 from suites.observations import metadata_log
 from suites.scenario import NO_FAULT, scenario
@@ -232,7 +233,7 @@ def test_controller_from_snapshot(cluster: Cluster, workload: CaseWorkload) -> N
 
 def check_racks_in_snapshot(cluster: Cluster, snapshot: Path) -> None:
     """The snapshot has each broker with its rack (KIP-36)."""
-    should = {broker.id: broker.node.spec.properties["broker.rack"] for broker in cluster.brokers}
+    should = racks_of(cluster.brokers)
     if (racks := dump_snapshot(cluster.distribution, snapshot).racks) != should:
         raise PromiseBroken(f"the snapshot {snapshot.name} has the racks {racks} instead of {should}")
 
