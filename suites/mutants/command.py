@@ -16,6 +16,7 @@ from harness.host.cache import cache_dir
 from harness.host.room import room
 from harness.kafka.distribution import from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.runner import ledger
 from harness.runner.at_once import AUTO, MOST, JobsOption, choose
 from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.results import write_json
@@ -69,6 +70,14 @@ from suites.mutants.page import PAGE, write_matrix
 )
 @click.option("--fresh", is_flag=True, help="Use no runs of an earlier measuring.")
 @click.option(
+    "--unchanged",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="A runs folder, such as reports/runs: what was valid there on the unchanged build, by this revision of jbod, "
+    "need not run again.",
+)
+@click.option(
     "--runs-dir",
     default="reports/mutants",
     show_default=True,
@@ -92,6 +101,7 @@ def mutants(
     jobs: JobsOption,
     seed: int,
     fresh: bool,
+    unchanged: tuple[Path, ...],
     runs_dir: Path,
     json_file: Path | None,
     check: bool,
@@ -124,8 +134,11 @@ def mutants(
         return check_mutants(found, builds, wanted, say, note)
     check_json_file(json_file)
     check_runs_dir(runs_dir)
+    for folder in unchanged:
+        if not (folder / ledger.NAME).exists():
+            raise UsageError(f"--unchanged {folder} is no runs folder: it has no {ledger.NAME}")
     undo.clean(note)
-    how = How(runs_dir=runs_dir.absolute(), suites=suites, times=times, seed=seed, fresh=fresh)
+    how = How(runs_dir=runs_dir.absolute(), suites=suites, times=times, seed=seed, fresh=fresh, unchanged=unchanged)
     measured: list[Measured] = []
     broken: list[MutatedBuild] = []
     for version in versions:

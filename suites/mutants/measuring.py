@@ -19,7 +19,7 @@ from harness.runner.subrun import run_beside
 from harness.runner.suite_kinds import not_asked
 from suites.mutants.builds import MutatedBuild
 from suites.mutants.outcome import BLAMED_AFTER, Decision, decide
-from suites.mutants.trial import Trial, Trials
+from suites.mutants.trial import Trial, Trials, valid_runs
 
 ALL = "all"
 """The suite that is all of them, but those that a qualification leaves out."""
@@ -68,6 +68,7 @@ class How:
     :ivar times: how often a case must be red
     :ivar seed: of the first run of a case
     :ivar fresh: whether the trials of an earlier measuring are dropped
+    :ivar unchanged: runs folders with runs of the unchanged build, whose valid cases need no further run on it
     """
 
     runs_dir: Path
@@ -75,6 +76,7 @@ class How:
     times: int
     seed: int
     fresh: bool
+    unchanged: Sequence[Path] = ()
 
     def trials(self, name: str) -> Trials:
         """The kept trials of this name."""
@@ -221,7 +223,12 @@ class Measuring:
     @cached_property
     def _twins(self) -> Trials:
         build = f"{self.distribution.version}-{self.distribution.sha256[:12]}-{self.mode}"
-        return self.how.trials(f"unchanged-{build}")
+        twins = self.how.trials(f"unchanged-{build}")
+        for runs_dir in self.how.unchanged:
+            for trial in valid_runs(runs_dir, self.distribution.sha256, self.mode, _BACKEND):
+                if not twins.of(trial.case):
+                    twins.add(trial)
+        return twins
 
 
 def parts(cases: Sequence[str], sizes: Sequence[int]) -> Iterator[Sequence[str]]:

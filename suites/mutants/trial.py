@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import msgspec
 
-from harness.history.run_folder import VerdictRecord
+from harness.errors import JbodError
+from harness.history.run_folder import VerdictRecord, read_run_json
 from harness.host.atomic_write import write_atomically
 from harness.host.own_version import described
+from harness.kafka.versions import Mode
+from harness.runner import ledger
 from harness.runner.case_result import CaseResult
 from suites.mutants.mutant import Mutant
 
@@ -77,6 +81,24 @@ def _came_up(run_dir: Path) -> bool:
     except OSError:
         return True
     return any(event in journal for event in _UP)
+
+
+def valid_runs(runs_dir: Path, sha256: str, mode: Mode, backend: str) -> Iterator[Trial]:
+    """Yield the valid runs in a runs folder of the build with this checksum, if this revision of jbod ran them."""
+    for entry in ledger.read(runs_dir):
+        what = (entry.verdict, entry.sha256, entry.mode, entry.backend)
+        if what == ("valid", sha256, mode, backend) and _ran_by(runs_dir / entry.run_id) == described():
+            run_dir = str(runs_dir / entry.run_id)
+            yield Trial(
+                case=entry.id, seed=entry.seed, verdict="valid", reason="", duration_s=entry.duration_s, run_dir=run_dir
+            )
+
+
+def _ran_by(run_dir: Path) -> str | None:
+    """The version of jbod that ran a case; None if its folder is gone or damaged."""
+    with suppress(JbodError):
+        return str(read_run_json(run_dir).jbod)
+    return None
 
 
 class Trials:

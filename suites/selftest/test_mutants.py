@@ -6,6 +6,7 @@ The changes are tried on a class of our own, compiled and run here, so that each
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from harness.errors import DistributionError, UsageError
 from harness.host.cache import cache_dir
+from harness.host.own_version import own_revision, own_version
 from harness.journal import Journal
 from harness.kafka.bytecode.change import Change
 from harness.kafka.bytecode.engine import Order, make_jars
@@ -30,10 +32,11 @@ from suites.mutants.measuring import Measured
 from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue, read_mutant
 from suites.mutants.outcome import Decision, Outcome, decide, score
 from suites.mutants.page import matrix_of
-from suites.mutants.trial import Trial, Trials
+from suites.mutants.trial import Trial, Trials, valid_runs
 from suites.selftest.case_results import case_result
 from suites.selftest.java_samples import make_jar, run_class
 from suites.selftest.processes import JBOD
+from suites.selftest.run_folders import write_run_folder
 
 SAMPLE = """
 public class Sample {
@@ -298,6 +301,25 @@ def test_trials_are_kept_for_the_next_measuring(tmp_path: Path) -> None:
     assert Trials(file, 1).all == []
     file.write_text("{")
     assert Trials(file, 1).all == []
+
+
+def test_valid_runs_of_the_unchanged_build_are_used_if_this_revision_ran_them(tmp_path: Path) -> None:
+    this = {"version": own_version(), "revision": own_revision()}
+
+    def ran(name: str, jbod: object = this, **fields: object) -> None:
+        ran = {"id": f"kip-112/{name}[kraft]", "kafka_sha256": "ab", "mode": "kraft", "backend": "process"}
+        folder = write_run_folder(tmp_path, name, jbod=jbod)
+        ledger.note(tmp_path, CaseResult.from_json(case_result(run_dir=str(folder)).to_json() | ran | fields))
+
+    ran("same")
+    ran("older", {"version": own_version(), "revision": "34e2b0b"})
+    ran("other-build", kafka_sha256="cd")
+    ran("other-mode", mode="zk")
+    ran("in-containers", backend="docker")
+    ran("red", verdict="invalid")
+    ran("gone")
+    shutil.rmtree(tmp_path / "gone")
+    assert [each.case for each in valid_runs(tmp_path, "ab", Mode.KRAFT, "process")] == ["kip-112/same[kraft]"]
 
 
 def test_a_run_folder_says_how_often_the_changed_code_ran(tmp_path: Path) -> None:
