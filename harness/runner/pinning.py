@@ -1,11 +1,12 @@
 """Finds the hold that makes a rare failure frequent (``jbod pin``).
 
 The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
-while faults were in force. Each of these points is held in one run, longer each time until the case fails. The holds
-with which it failed are tried for longer times, too, in a few runs each: neither the shortest nor the longest time need
-be the best. The best are tried in as many runs as the case without a hold. If the case still does not fail in each run,
-the best hold is tried beside a hold at each other point: in a race, two threads may each have to wait. A hold delays a
-thread and changes nothing else, so a failure with it is a failure of Kafka.
+while faults were in force. Each of these points is held in one run, longer each time until the case fails, and then
+again: a race may need luck even with the right hold. The holds with which it failed are tried for longer times, too, in
+a few runs each: neither the shortest nor the longest time need be the best. The best are tried in as many runs as the
+case without a hold. If the case still does not fail in each run, the best hold is tried beside a hold at each other
+point: in a race, two threads may each have to wait. A hold delays a thread and changes nothing else, so a failure with
+it is a failure of Kafka.
 """
 
 from __future__ import annotations
@@ -114,10 +115,7 @@ class Pinning:
         passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
         single = [HoldOption(point=point, where=where) for point, where in passed]
-        holds: list[Holds] = [(hold,) for hold in single]
-        tried = self._try(holds, 1)
-        while not any(each.fails for each in tried) and (holds := _longer(holds)):
-            tried = self._try(holds, 1)
+        tried = self._until_it_fails([(hold,) for hold in single])
         self._until = ends
         failing = [each.holds[0] for each in tried if each.fails][:_BEST]
         alone = self._alone(failing, times)
@@ -127,6 +125,14 @@ class Pinning:
         if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
         return Pinned(before=before, best=best, tried=tried)
+
+    def _until_it_fails(self, single: Sequence[Holds]) -> list[Tried]:
+        """Try each hold once, then for longer times, then all of them again, while there is time and no run fails."""
+        for holds in _rounds(single):
+            tried = self._try(holds, 1)
+            if not tried or any(each.fails for each in tried):
+                return tried
+        return []
 
     def _alone(self, holds: Sequence[HoldOption], times: int) -> list[Tried]:
         """The best of the holds, for the times with which the case fails most often; none without holds or time."""
@@ -213,7 +219,16 @@ def _best_of(tried: Sequence[Tried]) -> Tried | None:
     return max(tried, key=lambda each: each.at_least, default=None)
 
 
-def _longer(single: Sequence[Holds]) -> list[Holds]:
+def _rounds(single: Sequence[Holds]) -> Iterator[Sequence[Holds]]:
+    """These single holds, each for twice as long, and so on up to the limits of their points; then all of it again."""
+    while single:
+        holds = single
+        while holds:
+            yield holds
+            holds = _longer(holds)
+
+
+def _longer(single: Sequence[Holds]) -> Sequence[Holds]:
     """These single holds, each for twice as long; without those whose points do not allow it."""
     return [(longer,) for [hold] in single if (longer := hold.longer()) is not None]
 
