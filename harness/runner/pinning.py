@@ -2,11 +2,11 @@
 
 The case runs again without a hold, to see how rare the failure is. A few runs then note which points threads came to
 while faults were in force. Each of these points is held in one run, longer each time until the case fails, and then
-again: a race may need luck even with the right hold. The holds with which it failed are tried for longer times, too, in
-a few runs each: neither the shortest nor the longest time need be the best. The best are tried in as many runs as the
-case without a hold. If the case still does not fail in each run, the best hold is tried beside a hold at each other
-point: in a race, two threads may each have to wait. A hold delays a thread and changes nothing else, so a failure with
-it is a failure of Kafka.
+again: a race may need luck even with the right hold. The holds with which it failed are tried for all times, in a few
+runs each: a failure may have been luck, and neither the shortest nor the longest time need be the best. If it fails
+again, the best are tried in as many runs as the case without a hold. If the case still does not fail in each run, the
+best hold is tried beside a hold at each other point: in a race, two threads may each have to wait. A hold delays a
+thread and changes nothing else, so a failure with it is a failure of Kafka.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ class Pinned:
 
     before: Tried
     best: Tried | None
-    tried: Sequence[Tried]
 
 
 class Pinning:
@@ -115,30 +114,31 @@ class Pinning:
         passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
         single = [HoldOption(point=point, where=where) for point, where in passed]
-        tried = self._until_it_fails([(hold,) for hold in single])
+        promising = self._promising([(hold,) for hold in single], max(_FEW, times // 4))
         self._until = ends
-        failing = [each.holds[0] for each in tried if each.fails][:_BEST]
-        alone = self._alone(failing, times)
+        alone = self._confirmed(promising, times)
         best = _best_of(alone)
-        if failing and (best is None or not best.always):
-            best = _best_of([*alone, *self._beside(best.holds[0] if best else failing[0], single, times)])
+        if best is not None and not best.always:
+            best = _best_of([*alone, *self._beside(best.holds[0], single, times)])
         if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
-        return Pinned(before=before, best=best, tried=tried)
+        return Pinned(before=before, best=best)
 
-    def _until_it_fails(self, single: Sequence[Holds]) -> list[Tried]:
-        """Try each hold once, then for longer times, then all of them again, while there is time and no run fails."""
+    def _promising(self, single: Sequence[Holds], few: int) -> list[Tried]:
+        """The holds with which the case failed more than once; none if the time is over before.
+
+        Each is tried once, then for longer times, then all of them again. Those with which the case fails are tried in
+        a few runs for each time.
+        """
         for holds in _rounds(single):
-            tried = self._try(holds, 1)
-            if not tried or any(each.fails for each in tried):
+            once = self._try(holds, 1)
+            failing = [each.holds[0] for each in once if each.fails][:_BEST]
+            tried = [each for hold in failing for each in self._until_always([(it,) for it in _times_of(hold)], few)]
+            if any(each.fails for each in tried):
                 return tried
+            if not once:
+                break
         return []
-
-    def _alone(self, holds: Sequence[HoldOption], times: int) -> list[Tried]:
-        """The best of the holds, for the times with which the case fails most often; none without holds or time."""
-        few = max(_FEW, times // 4)
-        tried = [each for hold in holds for each in self._until_always([(each,) for each in _times_of(hold)], few)]
-        return self._confirmed(tried, times)
 
     def _beside(self, best: HoldOption, others: Sequence[HoldOption], times: int) -> list[Tried]:
         """The best of the pairs of this hold and another one; none without time."""
