@@ -53,15 +53,20 @@ def test_it_is_the_number_in_ten_seconds(tmp_path: Path, count: int, within_s: f
     assert [flood.count for flood in log_floods(tmp_path)] == [pytest.approx(each, abs=2) for each in found]
 
 
+def test_a_few_lines_about_each_of_many_partitions_are_none(tmp_path: Path) -> None:
+    log(tmp_path, LIMIT + 1, 9.9, "Error for partition orders-{} at")
+    assert log_floods(tmp_path) == []
+    log(tmp_path, LIMIT + 1, 9.9, "Error for partition a.b-orders-1 at {}")
+    assert [flood.count for flood in log_floods(tmp_path)] == [pytest.approx(LIMIT + 1, abs=2)]
+
+
 def test_lines_of_other_kinds_are_not_added_up_and_those_of_one_kind_are(tmp_path: Path) -> None:
     for kind in ("one", "two", "three"):
         log(tmp_path, LIMIT, 9.9, f"{kind} {{}}")
     assert log_floods(tmp_path) == []
-    log(
-        tmp_path, LIMIT + 1, 9.9, "[UnifiedLog partition=t-{0}, dir=/tmp/x{0}] a topic with id AAAAAAAAAAAAAAAAAA{0:04}"
-    )
+    log(tmp_path, LIMIT + 1, 9.9, "[UnifiedLog dir=/tmp/x{0}] {0}: a topic with id AAAAAAAAAAAAAAAAAA{0:04}")
     [flood] = log_floods(tmp_path)
-    assert flood.line.startswith("[UnifiedLog partition=t-0, dir=/tmp/x0]")
+    assert flood.line.startswith("[UnifiedLog dir=/tmp/x0] 0")
 
 
 def test_lines_for_debugging_do_not_count(tmp_path: Path) -> None:
