@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 from harness.bench.figures import Figure, LoadWatch, Measured, Part, at_most
 from harness.bench.throughput import PARTITIONS, verifiable_clients
-from harness.cluster.cluster import Cluster, boot
+from harness.cluster.cluster import boot
 from harness.cluster.fast_starts import prepare_fast_starts
+from harness.cluster.nodes.node import cpu_s
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EnvironmentLacks
 from harness.journal import Journal
@@ -113,16 +112,10 @@ def _cost(build: Distribution, points: bool, mode: Mode, scratch: Path, records:
     spec = ClusterSpec(mode=mode, holds=points)
     cluster = boot(spec, build, run_id=run, record_dir=scratch / run, journal=Journal(None))
     try:
-        start_s, start_cpu_s = time.monotonic() - began, _cpu_s(cluster)
+        start_s, start_cpu_s = time.monotonic() - began, cpu_s(cluster.nodes)
         topic = cluster.create_topic("records", partitions=PARTITIONS, replicas=3)
-        before = _cpu_s(cluster)
+        before = cpu_s(cluster.nodes)
         verifiable_clients(cluster, topic, records)
-        return ClusterCost(start_s=start_s, start_cpu_s=start_cpu_s, records_cpu_s=_cpu_s(cluster) - before)
+        return ClusterCost(start_s=start_s, start_cpu_s=start_cpu_s, records_cpu_s=cpu_s(cluster.nodes) - before)
     finally:
         cluster.stop()
-
-
-def _cpu_s(cluster: Cluster) -> float:
-    """The CPU seconds of all nodes so far."""
-    times = [psutil.Process(pid).cpu_times() for node in cluster.nodes if (pid := node.pid()) is not None]
-    return sum(each.user + each.system for each in times)

@@ -1,10 +1,11 @@
 """Watches the cluster's metadata and MBeans, and writes each change into the journal.
 
 :class:`Watcher` asks the live brokers for metadata in turn, 25 times a second (``partition.changed``,
-``brokers.changed``). All brokers learn of a change at about the same time, and each request costs a busy machine a
-millisecond. So only one broker is asked at a time. The time of a leader change is known to about 0.05 s. The time at
-which one particular broker learned of it is known to 0.05 s times the number of brokers. An answer is written only if
-it is newer than the known state:
+``brokers.changed``). If an answer takes longer, as that of thousands of partitions does, the pause is as long. All
+brokers learn of a change at about the same time, and each request costs a busy machine a millisecond. So only one
+broker is asked at a time. The time of a leader change is known to about 0.05 s. The time at which one particular broker
+learned of it is known to 0.05 s times the number of brokers. An answer is written only if it is newer than the known
+state:
 
 * its leader epoch is higher, or the same with another ISR or other offline replicas;
 * or the topic was created again under its name, with new epochs.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -88,11 +90,12 @@ class Watcher(_WatchingThread):
 
     def _run(self) -> None:
         with contextlib.suppress(EngineGone):  # the scenario's next action reports it
-            turn = 0
-            while not self._stop.wait(_EVERY_S):
+            turn, took_s = 0, 0.0
+            while not self._stop.wait(max(_EVERY_S, took_s)):
+                began = time.monotonic()
                 if alive := [broker for broker in self._brokers if broker.is_alive]:
                     self._poll(alive[turn % len(alive)])
-                turn += 1
+                turn, took_s = turn + 1, time.monotonic() - began
 
     def _poll(self, broker: Broker) -> None:
         try:

@@ -11,10 +11,12 @@ node (:meth:`Node.run_as_user`).
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import psutil
 
 from harness import timeouts
 from harness.cluster.spec import ClusterSpec
@@ -228,3 +230,9 @@ class Node(Protocol):
 
     def make_dir(self, path: Path) -> None:
         """Create a folder that belongs to the node's user."""
+
+
+def cpu_s(nodes: Iterable[Node]) -> float:
+    """The CPU seconds of these nodes since each was started."""
+    times = [psutil.Process(pid).cpu_times() for node in nodes if (pid := node.pid()) is not None]
+    return sum(each.user + each.system for each in times)
