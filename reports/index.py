@@ -12,6 +12,7 @@ from statistics import median
 
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
+from reports.curves import Curve, curves_of_builds
 from reports.deviations import DeviationRuns, deviation_runs
 from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped, newest
 
@@ -117,6 +118,7 @@ class Index:
     not_run: Sequence[tuple[str, Sequence[str]]]
     deviations: Sequence[DeviationRuns]
     measured: Sequence[Row]
+    curves: Sequence[Curve]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
     backends: Sequence[str]
@@ -151,6 +153,7 @@ def make_index(run: RunsRead) -> Index:
         not_run=sorted(reasons, key=lambda item: -len(item[1])),
         deviations=deviation_runs(rows),
         measured=[row for row in rows if row.measured],
+        curves=curves_of_builds(run.rows),
         wavering=wavering,
         cells=cells(run.rows),
         backends=sorted(backends, key=lambda name: (name != "process", name)),

@@ -19,6 +19,7 @@ from harness.host.atomic_write import write_atomically
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
 from reports.lanes import short
+from reports.qualification import OWN_FIGURES
 
 _HERE = Path(__file__).parent
 
@@ -32,8 +33,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"asset": _asset, "COSTS": COSTS, "figure": figure}
-    environment.filters |= {"seconds": seconds, "place": _place, "short": short, "data": _data}
+    environment.globals |= {"asset": _asset, "COSTS": COSTS, "OWN_FIGURES": OWN_FIGURES, "figure": figure}
+    environment.filters |= {"seconds": seconds, "place": _place, "short": short, "data": _data, "words": _words}
     return environment
 
 
@@ -53,6 +54,11 @@ def seconds(value: float | None) -> str:
 def figure(fault: FaultCosts, cost: str) -> str:
     """A figure of a fault in a table: "never" if what it waits for did not happen, "–" if it does not apply."""
     return "never" if fault.never_came(cost) else seconds(fault.figure(cost))
+
+
+def _words(name: str) -> str:
+    """The words of a figure: those of a fault's cost; a scenario's own figure has words as its name."""
+    return COSTS[name].words if name in COSTS else name
 
 
 def _place(value: float) -> float:

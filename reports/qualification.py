@@ -17,6 +17,7 @@ import numpy as np
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
+from reports.curves import Curve, make_curves
 from reports.deviations import ComparedDeviation, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
@@ -25,6 +26,10 @@ from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped
 _RARE = 0.05
 _MATTERS_S = 0.1
 _MATTERS_SHARE = 0.2
+_IN_SECONDS = ", s"
+"""How the name of a scenario's own figure ends if it is a time; the others are ratios, and are not compared."""
+OWN_FIGURES = "figures of the scenario"
+"""Stands for a fault in :attr:`ComparedCase.faults`, where it has the times that the scenario itself measured."""
 
 Change = Literal["broke", "uncompared", "broken", "unshown", "wavers", "mended", "held", "only baseline's"]
 CHANGES: Mapping[Change, str] = {
@@ -77,7 +82,7 @@ class Measure:
 class ComparedCase:
     """The runs of one case on both builds.
 
-    :ivar faults: the measures of each fault, by its name
+    :ivar faults: the measures of each fault, by its name, and those of :data:`OWN_FIGURES`
     """
 
     id: str
@@ -139,6 +144,7 @@ class Qualification:
     :ivar differing: the measures that differ, with their cases and faults
     :ivar mended: the deviations mended since the baseline; without one, since the builds known to deviate
     :ivar repeats: how many runs of a case both sides have
+    :ivar curves: with a line for each side
     """
 
     answer: Answer
@@ -151,6 +157,7 @@ class Qualification:
     deviations: Sequence[ComparedDeviation]
     mended: Sequence[ComparedDeviation]
     repeats: str
+    curves: Sequence[Curve]
     notes: Sequence[str]
 
     @property
@@ -193,6 +200,7 @@ def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
         deviations=deviations,
         mended=mended,
+        curves=make_curves({name: of.rows for name, of in zip(names, sides.values(), strict=False)}),
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
         notes=[f"{side}: {note}" for side, of in sides.items() for note in (*_several_builds(of.rows), *of.notes)],
     )
@@ -270,13 +278,16 @@ def _measures(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, tuple[Mea
     def values(rows: Sequence[Row], fault: str, cost: str) -> tuple[float, ...]:
         return tuple(value for row in rows if (value := _figure(row, fault, cost)) is not None)
 
-    names = dict.fromkeys(name for row in (*ours, *theirs) for name in _faults(row))
+    rows = (*ours, *theirs)
+    figures = {fault: tuple(COSTS) for row in rows for fault in _faults(row)}
+    if own := dict.fromkeys(name for row in rows for name in row.measured if name.endswith(_IN_SECONDS)):
+        figures[OWN_FIGURES] = tuple(own)
     return {
-        name: tuple(
-            Measure(name=cost, candidate=values(ours, name, cost), baseline=values(theirs, name, cost))
-            for cost in COSTS
+        fault: tuple(
+            Measure(name=figure, candidate=values(ours, fault, figure), baseline=values(theirs, fault, figure))
+            for figure in of
         )
-        for name in names
+        for fault, of in figures.items()
     }
 
 
@@ -291,6 +302,8 @@ def _faults(row: Row) -> dict[str, FaultCosts]:
 
 
 def _figure(row: Row, fault: str, cost: str) -> float | None:
+    if fault == OWN_FIGURES:
+        return row.measured.get(cost)
     found = _faults(row).get(fault)
     return None if found is None else found.figure(cost)
 

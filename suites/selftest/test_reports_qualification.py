@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from harness.runner.qualifying import Wanted
 from reports.command import report
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.qualification import ComparedCase, Measure, Qualification, _overall, qualify
+from reports.pages import write_page
+from reports.qualification import OWN_FIGURES, ComparedCase, Measure, Qualification, _overall, qualify
 from reports.qualify import _to_json, _with_missing
 from reports.rows import read_runs_dir
 from suites.selftest.case_results import listed_scenario
@@ -367,6 +368,29 @@ def test_a_slower_candidate_is_named_and_not_called_broken(tmp_path: Path) -> No
 
 def test_a_difference_that_matters_to_nobody_is_not_named(tmp_path: Path) -> None:
     assert compared(tmp_path, "valid " * 5, "valid " * 5, factor=1.15).differing == []
+
+
+def test_a_slower_figure_of_a_scenario_is_named_and_its_curve_drawn(tmp_path: Path) -> None:
+    """A time in seconds that differs at one point of its curve is named; ratios are drawn only."""
+    for side, factor in (("ours", 3.0), ("theirs", 1.0)):
+        for number, partitions in product(range(5), (100, 500)):
+            took = partitions / 100 * (1 + number / 50) * (factor if partitions == 500 else 1.0)
+            measured = {"until others lead, s": took, "to cp": took}
+            run = {
+                "case": f"scale/failover[zk-{partitions}]",
+                "mode": "zk",
+                "outcome": {"verdict": "valid", "reason": ""},
+            }
+            write_run_folder(tmp_path / side, f"{partitions}-{number}", **run, faults=[], measured=measured)
+    found = qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs"))
+    [(case, fault, measure)] = found.differing
+    assert (case.id, fault, measure.name) == ("scale/failover[zk-500]", OWN_FIGURES, "until others lead, s")
+    curve = found.curves[0]
+    assert dict(curve.lines["candidate 4.3.1"]) == pytest.approx({100: 1.04, 500: 15.6})
+    assert (curve.points("candidate 4.3.1"), curve.numbers) == ("0.0,102.7 240.0,0.0", [100, 500])
+    page = write_page(tmp_path / "page.html", "qualification.html", q=found).read_text()
+    assert page.count("<polyline") == 4
+    assert page.count("until others lead, s <svg") == 2
 
 
 def test_the_page_is_made(tmp_path: Path) -> None:
