@@ -416,12 +416,24 @@ class Admin:
         _check(f"end of leader epoch {epoch} of {topic}-{partition}", got)
         return int(got.leader_epoch), int(got.end_offset)
 
-    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """Commit the offset of a consumer group without members. Ask the group's coordinator."""
+    def commit_offset(
+        self, group: str, topic: str, partition: int, offset: int, *, member: str = "", generation: int = -1
+    ) -> None:
+        """Commit the offset of a consumer group. Ask the group's coordinator.
+
+        :param member: the id of one of its members; a group without members needs none
+        :param generation: the generation of the group that the member knows
+        """
         wanted = OffsetCommitRequest.OffsetCommitRequestTopic
         data = wanted.OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         topics = [wanted(name=topic, partitions=[data])]
-        request = OffsetCommitRequest(group_id=group, topics=topics, max_version=_BY_NAME)
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member,
+            topics=topics,
+            max_version=_BY_NAME,
+        )
         got = self._connection.ask(request, timeout_s=10.0).topics[0].partitions[0]
         _check(f"commit {offset} for {topic}-{partition} of the group {group}", got)
 

@@ -7,6 +7,7 @@ one cluster, whose racks change by restarts: a cluster for each layout would tak
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,9 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import generate
 from harness.cluster.topic import Topic
+from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode
+from suites.checks import check_refused
 from suites.deviations import ADDED_ELSEWHERE, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
 from suites.kip_36 import promises
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
@@ -54,6 +57,7 @@ def test_placement(cluster: Cluster) -> None:
         reset_with_racks(cluster, racks)
         propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
     reset_with_racks(cluster, GROWING, only=4)
+    check_one_more_replica_refused(cluster)
     old = try_shapes(cluster, evidence, "four")
     for broker in brokers[4:]:  # the first is a new rack too
         start(cluster, broker)
@@ -68,6 +72,12 @@ def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None
     """Delete all topics, and change to these racks and so many brokers."""
     cluster.delete_topics(*cluster.topics.values())
     change_racks(cluster, racks, only=only)
+
+
+def check_one_more_replica_refused(cluster: Cluster) -> None:
+    """A topic with one replica more than brokers is refused: those that were removed do not count."""
+    topic = NewTopic(name="one-too-many", replicas=len(cluster.live_brokers()) + 1)
+    check_refused(functools.partial(cluster.request_topics, topic), "INVALID_REPLICATION_FACTOR", "")
 
 
 def racks_of(brokers: Sequence[Broker]) -> dict[int, str]:

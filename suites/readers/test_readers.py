@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import functools
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of, other_dir
+from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
-from harness.errors import Inconclusive
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from harness.workload.pair import Pair
 from harness.workload.readers import Group, Stream
 from suites.checks import check_delivery, check_group_commits, check_refused
@@ -128,9 +133,32 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
 
 
 def check_stranger_refused(pair: Pair, log: Partition) -> None:
-    """The coordinator of a group with members takes no offset from a client that is none of them.
+    """The coordinator of a group with members takes no offset from other clients, nor of an earlier generation.
 
     :param log: the partition of ``__consumer_offsets`` whose leader is the coordinator
     """
     [group] = (reader.name for reader in pair.readers if len(reader.consumers) > 1)
-    check_refused(functools.partial(log.leader().admin.commit_offset, group, pair.topic, 0, 0), "UNKNOWN_MEMBER_ID", "")
+    commit = functools.partial(log.leader().admin.commit_offset, group, pair.topic, 0, 0)
+    check_refused(commit, "UNKNOWN_MEMBER_ID", "")
+    before_the_first = functools.partial(commit, member=a_member_of(group, log.cluster), generation=0)
+    check_refused(before_the_first, "ILLEGAL_GENERATION", "")
+
+
+def a_member_of(group: str, cluster: Cluster) -> str:
+    """Wait until the coordinator names the members of a consumer group; returns the id of the first.
+
+    :raises PromiseBroken: it names none
+    """
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def ids() -> list[str]:
+        [described] = client.describe_consumer_groups([group]).values()
+        return [member.member_id for member in described.result(timeouts.REQUEST_S).members]
+
+    return await_until(
+        ids,
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"the coordinator of the group {group} to name its members",
+        retry_on=(KafkaException, TimeoutError),
+        failure=PromiseBroken,
+    )[0]
