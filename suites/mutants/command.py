@@ -151,7 +151,7 @@ def mutants(
     write_matrix(runs_dir / PAGE, measured)
     _summarise(measured)
     say(str((runs_dir / PAGE).absolute()))
-    code = worst([*([EXIT_HARNESS] if broken else []), *map(_code, measured)])
+    code = exit_code([each.decision.outcome for each in measured], made_all=not broken)
     content = {
         "schema": 1,
         "exit_code": code,
@@ -214,12 +214,16 @@ def _summarise(measured: Sequence[Measured]) -> None:
     say(f"caught {caught} of {of}{f' ({caught / of:.0%})' if of else ''}{rest}")
 
 
-def _code(measured: Measured) -> int:
-    match measured.decision.outcome:
+def exit_code(outcomes: Sequence[Outcome], *, made_all: bool) -> int:
+    """The exit code; a mutant that does not count has no part in it."""
+    codes = [_code(each) for each in outcomes if each not in (Outcome.STILLBORN, Outcome.EQUIVALENT)]
+    return worst([*codes, *([] if made_all else [EXIT_HARNESS])])
+
+
+def _code(outcome: Outcome) -> int:
+    match outcome:
         case Outcome.CAUGHT:
             return EXIT_VALID
-        case Outcome.STILLBORN | Outcome.EQUIVALENT:
-            return EXIT_NOTHING_RAN
         case Outcome.NOT_MEASURED:
             return EXIT_HARNESS
         case _:

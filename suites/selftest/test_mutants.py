@@ -28,6 +28,7 @@ from harness.runner.case_result import CaseResult
 from harness.runner.qualifying import check_no_mutant, side
 from reports.pages import write_page
 from suites.mutants.builds import MutatedBuild, make_builds
+from suites.mutants.command import exit_code
 from suites.mutants.measuring import Measured
 from suites.mutants.mutant import Mutant, chosen, panel, read_catalogue, read_mutant
 from suites.mutants.outcome import Decision, Outcome, decide, score
@@ -268,6 +269,21 @@ def test_an_equivalent_mutant_does_not_count() -> None:
     caught = Decision(outcome=Outcome.CAUGHT)
     through = Decision(outcome=Outcome.THROUGH)
     assert score([same, caught, through, Decision(outcome=Outcome.STILLBORN)]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "made_all", "code"),
+    [
+        ([Outcome.CAUGHT, Outcome.EQUIVALENT, Outcome.STILLBORN], True, 0),
+        ([Outcome.CAUGHT, Outcome.THROUGH, Outcome.NOT_MEASURED], True, 1),
+        ([Outcome.CAUGHT, Outcome.NOT_MEASURED], True, 3),
+        ([Outcome.CAUGHT], False, 3),
+        ([Outcome.EQUIVALENT, Outcome.STILLBORN], True, 5),
+        ([], True, 5),
+    ],
+)
+def test_the_exit_code_is_of_the_mutants_that_count(outcomes: Sequence[Outcome], made_all: bool, code: int) -> None:
+    assert exit_code(outcomes, made_all=made_all) == code
 
 
 def test_a_trial_has_what_its_run_folder_has(tmp_path: Path) -> None:
