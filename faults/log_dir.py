@@ -80,6 +80,11 @@ class LogDirFault(Fault):
         """The log dir, such as "log-dir-1 of broker 2"."""
         return str(self.log_dir)
 
+    @property
+    def node(self) -> str:
+        """The name of the node that has the log dir: a broker, or a controller with its metadata log dir."""
+        return self.log_dir.node.spec.name
+
     def inject(self) -> None:
         """Apply the fault and prove its effect; the dir must have been writable before.
 

@@ -29,6 +29,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.nodes.node import Node
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.cluster.topic import Partition, Topic
@@ -207,22 +208,31 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
 
     :param saying: a regular expression of a line in its log since its last start
     """
-    broker.node.expect_end()
+    line = check_node_ends(broker.node, str(broker), broker.started_at, exit_code=exit_code, saying=saying)
+    broker.journal.write("broker.ended", broker=broker.id, exit_code=exit_code, line=line.text[:300])
+    return line
+
+
+def check_node_ends(node: Node, name: str, since: datetime, *, exit_code: int, saying: str) -> LogLine:
+    """The node ends by itself, with this exit code and this message; returns the log line.
+
+    :param saying: a regular expression of a line in its log since then
+    """
+    node.expect_end()
     code = await_until(
-        broker.node.exit_code,
+        node.exit_code,
         lambda code: code is not None,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{broker} to exit",
+        what=f"{name} to exit",
         failure=PromiseBroken,
-        hint=broker.log.tail,
+        hint=node.log.tail,
     )
-    line = broker.log.first(saying, since=broker.started_at)
+    line = node.log.first(saying, since=since)
     if code != exit_code or line is None:
         raise PromiseBroken(
-            f"{broker} ended with exit code {code} instead of {exit_code} and "
-            f"{'logged' if line else 'did not log'} /{saying}/; its log ends with:\n{broker.log.tail()}"
+            f"{name} ended with exit code {code} instead of {exit_code} and "
+            f"{'logged' if line else 'did not log'} /{saying}/; its log ends with:\n{node.log.tail()}"
         )
-    broker.journal.write("broker.ended", broker=broker.id, exit_code=code, line=line.text[:300])
     return line
 
 

@@ -1,4 +1,4 @@
-"""Restarts KRaft's controllers, from their whole log or from a snapshot of it."""
+"""Restarts controllers, from their whole log or from a snapshot of it, and checks what an active controller does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from pathlib import Path
 
 from harness import timeouts
 from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import Node
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import NodeStarted
-from harness.journal import Journal
+from harness.journal import Journal, now
 from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import dump_directories
 from harness.waiting import await_until
+from harness.workload.pair import Pair
+from suites.checks import check_node_ends
+from suites.observations import compare_registrations, metadata_log
+from suites.state_check import StateCheck
 
 
 def quorum_of(cluster: Cluster) -> KRaftQuorum:
@@ -27,6 +33,68 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
 def last_start(journal: Journal, node: Node) -> datetime:
     """When a node was last started."""
     return [event.at for event in journal.of(NodeStarted) if event.node == node.spec.name][-1]
+
+
+def check_controller_acts(state: StateCheck, pair: Pair) -> None:
+    """Create a topic, which the controller places by its own knowledge, and wait until all sources agree."""
+    state.add_topic(state.cluster.create_topic("after", partitions=4, replicas=3, failure=PromiseBroken))
+    state.check(also=[metadata_log])
+    pair.await_progress(after=now())
+
+
+def metadata_dir(cluster: Cluster, controller: Node) -> MetadataDir:
+    """The metadata log dir of a dedicated controller."""
+    return quorum_of(cluster).metadata_dir(controller, cluster.brokers[0])
+
+
+def standbys_of(cluster: Cluster) -> list[Node]:
+    """The controllers that are not active."""
+    active = cluster.active_controller()
+    return [controller for controller in cluster.quorum_nodes if controller != active]
+
+
+def check_controller_ends(cluster: Cluster, controller: Node, *, saying: str, since: datetime) -> None:
+    """The controller ends by itself, with exit code 1 and this message.
+
+    :param saying: a regular expression of a line in its log since then
+    """
+    line = check_node_ends(controller, controller.spec.name, since, exit_code=1, saying=saying)
+    cluster.journal.write("controller.ended", controller=controller.spec.name, line=line.text[:300])
+
+
+def check_follows(cluster: Cluster, controller: Node) -> None:
+    """The controller follows the active one."""
+    await_until(
+        lambda: cluster.mbeans[controller.spec.name].followed(),
+        lambda leader: leader is not None and leader == cluster.quorum.controller(cluster.live_brokers()[0].admin),
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{controller.spec.name} to follow the active controller",
+        retry_on=(NoAnswer,),
+        watch=cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+
+
+def check_knows(state: StateCheck, controller: Node) -> None:
+    """The controller's own snapshot and metadata log have the log dirs and replicas of the expected state."""
+    cluster = state.cluster
+    folder = quorum_of(cluster).metadata_log(controller)
+    good = [d for broker in state.live_brokers() for d in broker.log_dirs if d not in state.failed]
+    ids = {log_dir: log_dir.directory_id() for log_dir in good}
+    await_until(
+        lambda: [*compare_registrations(state, ids, dump_directories(cluster.distribution, folder))],
+        lambda differences: not differences,
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{controller.spec.name} to have the metadata of the quorum",
+        watch=cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+
+
+def check_refuses_start(cluster: Cluster, controller: Node, *, saying: str) -> None:
+    """The controller is started, and ends as of :func:`check_controller_ends`."""
+    controller.start()
+    check_controller_ends(cluster, controller, saying=saying, since=last_start(cluster.journal, controller))
 
 
 def controllers_restarted(cluster: Cluster) -> Node:

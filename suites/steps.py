@@ -359,13 +359,13 @@ def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> 
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:
-    """Replace a dead disk by an empty one, as an operator does. Its broker must be down.
+    """Replace a dead disk by an empty one, as an operator does. Its node must be down.
 
     This is not a fault, and is never undone.
     """
-    assert not log_dir.broker.is_alive
+    assert not log_dir.node.is_alive()
     log_dir.path.rename(log_dir.path.with_name(f"{log_dir.path.name}.old"))
-    log_dir.broker.node.make_dir(log_dir.path)
+    log_dir.node.make_dir(log_dir.path)
     log_dir.broker.journal.write("disk.replaced", log_dir=str(log_dir))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from harness import timeouts
@@ -15,6 +16,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
 from harness.cluster.own_part import OwnPart
+from harness.cluster.quorum.dynamic import DynamicQuorum
 from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
@@ -61,19 +63,21 @@ class ClusterLifecycle:
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in self.spec.broker_ids]
         self.unreachable = set[int]()
-        self._brokers_changed = False
+        self._nodes_changed = False
         self._make_watchers()
 
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
             zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
             return ZooKeeperQuorum(work_dir=self._context.work_dir, backend=self._backend, main_class=zookeeper)
-        return KRaftQuorum(
+        kind = partial(DynamicQuorum, distribution=self.distribution) if self.spec.dynamic_quorum else KRaftQuorum
+        return kind(
             spec=self.spec,
             work_dir=self._context.work_dir,
             backend=self._backend,
             template=format_template(self.distribution, self.spec.metadata_version),
             main_class=self._main_class,
+            undo_log=self.undo_log,
         )
 
     @property
@@ -134,7 +138,7 @@ class ClusterLifecycle:
     # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Create and format all folders, start all nodes, and return without waiting."""
+        """Create and format all folders, start all nodes, and return without waiting for the brokers."""
         volumes = self._volumes()
         make_volumes(volumes)
         dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
@@ -142,10 +146,31 @@ class ClusterLifecycle:
             self.brokers[0].node.make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
-        self._backend.start(self.nodes)
+        if self.spec.dynamic_quorum:
+            self._start_controllers_first()
+        else:
+            self._backend.start(self.nodes)
+
+    def _start_controllers_first(self) -> None:
+        """Start the brokers once a controller is active, so that they see the end of the first election only.
+
+        A broker that has to truncate its metadata log does not know the voters any more: it cannot find the controller.
+        """
+        self._backend.start(self.quorum_nodes)
+        await_until(
+            lambda: [self.mbeans[node.spec.name].offline_partitions() for node in self.quorum_nodes],
+            lambda counts: any(count is not None for count in counts),
+            timeout_s=timeouts.BOOT_S,
+            what="a controller to be active",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+            failure=OwnPart(self, "elect an active controller").undone,
+        )
+        self._backend.start([broker.node for broker in self.brokers])
 
     def _volumes(self) -> list[Volume]:
-        return [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+        of_brokers = [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+        return [*of_brokers, *self.quorum.volumes()]
 
     def sync(self) -> None:
         """Write all data to the volumes' disks, so that a later power cut drops only what is written after this."""
@@ -209,8 +234,8 @@ class ClusterLifecycle:
             if not node.is_unchanged()
         ]
         found += [f"{node.spec.name} does not run" for node in self.nodes if not node.is_alive() or node.is_paused()]
-        if self._brokers_changed:
-            found.append("brokers were added or removed")
+        if self._nodes_changed:
+            found.append("brokers or controllers were added or removed")
         if due := self.undo_log.due() ^ self._undo_entries:
             found.append(f"undo log differs from cluster start by {len(due)} entries")
         return found
@@ -256,7 +281,7 @@ class ClusterLifecycle:
         """
         if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
             raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
-        self._brokers_changed = True
+        self._nodes_changed = True
         broker = self._broker(max(self._broker_ids()) + 1)
         for path in self._dirs(broker):
             broker.node.make_dir(path)
@@ -271,12 +296,43 @@ class ClusterLifecycle:
 
     def remove_broker(self, broker: Broker) -> None:
         """Stop a broker and remove it from the cluster, in KRaft also from the metadata."""
-        self._brokers_changed = True
+        self._nodes_changed = True
         broker.stop()
         self.brokers.remove(broker)
         self.unregister(broker)
         self.await_members()
         self.journal.write("broker.removed", broker=broker.id)
+
+    def add_controller(self) -> Node:
+        """Start an additional controller with the next id, without waiting. It is no voter yet (KIP-853).
+
+        The spec must have a dynamic quorum. The metadata log dir is not on a volume.
+        """
+        if not isinstance(self.quorum, DynamicQuorum):
+            raise ValueError("a controller can only be added to a dynamic quorum")
+        self._nodes_changed = True
+        controller = self._node(self.quorum.new_controller())
+        controller.make_dir(self.quorum.metadata_log(controller).parent)
+        self.quorum.format_observer(controller.spec)
+        self._backend.start([controller])
+        self.quorum_nodes.append(controller)
+        self._watch_mbeans(controller)
+        self.journal.write("controller.added", controller=controller.spec.name)
+        return controller
+
+    def format_observer(self, controller: Node) -> None:
+        """Format the empty metadata log dir of a controller, with a new ``directory.id``: it is no voter (KIP-853)."""
+        assert isinstance(self.quorum, DynamicQuorum)
+        self._nodes_changed = True
+        self.quorum.format_observer(controller.spec)
+        self.journal.write("disk.formatted", controller=controller.spec.name)
+
+    def remove_controller(self, controller: Node) -> None:
+        """Stop a controller that is no voter any more, and remove it from the cluster."""
+        self._nodes_changed = True
+        controller.stop(timeouts.STOP_S)
+        self.quorum_nodes.remove(controller)
+        self.journal.write("controller.removed", controller=controller.spec.name)
 
     def unregister(self, *brokers: Broker) -> None:
         """Unregister stopped brokers in KRaft, until they start again. ZooKeeper has removed them already."""

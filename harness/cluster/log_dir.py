@@ -1,4 +1,4 @@
-"""A log dir: one of a broker's ``log.dirs``."""
+"""A log dir: one of a broker's ``log.dirs``, or a controller's metadata log dir."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from harness.host.volume import Volume
 
 if TYPE_CHECKING:
     from harness.cluster.broker import Broker
+    from harness.cluster.nodes.node import Node
 
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -28,6 +29,11 @@ class LogDir:
         self.broker = broker
         self.path = path
         self.volume = volume
+
+    @property
+    def node(self) -> Node:
+        """The node that has the log dir."""
+        return self.broker.node
 
     def replica_dir(self, topic: str, partition: int) -> Path:
         """The folder of a replica in this log dir."""
@@ -91,3 +97,22 @@ class LogDir:
 
     def __repr__(self) -> str:
         return f"<log dir {self.path}>"
+
+
+class MetadataDir(LogDir):
+    """The log dir of a dedicated KRaft controller, which has the metadata log.
+
+    :param witness: any broker: its user is the controller's, and its journal and undo log are the cluster's
+    """
+
+    def __init__(self, witness: Broker, controller: Node, path: Path, volume: Volume | None) -> None:
+        super().__init__(witness, path, volume)
+        self._controller = controller
+
+    @property
+    def node(self) -> Node:
+        """The controller."""
+        return self._controller
+
+    def __str__(self) -> str:
+        return f"{self.path.name} of {self._controller.spec.name}"

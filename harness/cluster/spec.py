@@ -59,6 +59,8 @@ class ClusterSettings(TypedDict, total=False):
     racks: tuple[str | None, ...]
     controllers: int
     combined: bool
+    dynamic_quorum: bool
+    controller_volumes: bool
     metadata_apart: bool
     metadata_version: str
     volumes: VolumeKind
@@ -75,6 +77,9 @@ class ClusterSpec:
     :ivar racks: ``broker.rack`` of each broker in order, None for a broker without one; empty: no broker has a rack
     :ivar controllers: KRaft: the number of dedicated controllers, 1 or 3
     :ivar combined: KRaft: each broker is a controller too, and there are no dedicated controllers
+    :ivar dynamic_quorum: KRaft: the metadata log has the list of voters, so controllers can be added and removed
+        (KIP-853); else the settings of all nodes have it
+    :ivar controller_volumes: with ``volumes``, the metadata log dir of each dedicated controller is on one, too
     :ivar metadata_apart: KRaft: brokers have a ``metadata.log.dir``; else the metadata log is in the first log dir
     :ivar metadata_version: KRaft: the release version to format with, such as 4.2-IV1; None: the build's default
     :ivar volumes: each log dir is on its own file system of this kind; None: all are on the file system of the run
@@ -91,6 +96,8 @@ class ClusterSpec:
     racks: tuple[str | None, ...] = ()
     controllers: int = 1
     combined: bool = False
+    dynamic_quorum: bool = False
+    controller_volumes: bool = False
     metadata_apart: bool = True
     metadata_version: str | None = None
     volumes: VolumeKind | None = None
@@ -111,6 +118,10 @@ class ClusterSpec:
             raise ValueError("ZooKeeper mode has no dedicated controllers: a broker is the controller")
         if self.combined and self.controllers > 1:
             raise ValueError("combined nodes are the controllers: there are no dedicated ones")
+        if self.dynamic_quorum and (self.mode is Mode.ZK or self.combined):
+            raise ValueError("only dedicated controllers can be added and removed")
+        if self.controller_volumes and (self.mode is Mode.ZK or self.combined or self.volumes is None):
+            raise ValueError("only dedicated controllers have volumes, and only of the kind that the brokers have")
         if not self.mbeans and (self.combined or self.controllers > 1):
             raise ValueError("several controllers need MBeans, which show which one is active")
 

@@ -6,6 +6,7 @@ kafka-python's request and response classes are seen only here and in :mod:`harn
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,7 +42,16 @@ from kafka.record import MemoryRecordsBuilder
 
 from harness.errors import HarnessError
 from harness.kafka.connection import Connection
-from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, ProducerState, Reassignment, ReplicaInDir
+from harness.kafka.metadata import (
+    ClusterState,
+    LogDirState,
+    PartitionState,
+    ProducerState,
+    QuorumReplica,
+    QuorumState,
+    Reassignment,
+    ReplicaInDir,
+)
 
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
@@ -208,11 +218,26 @@ class Admin:
 
     def describe_quorum_leader(self) -> int | None:
         """The active KRaft controller's node id; None while there is none."""
+        return _if_any(self._quorum().leader_id)
+
+    def describe_quorum(self) -> QuorumState:
+        """KRaft's quorum; directory ids need a build with KIP-853."""
+        quorum = self._quorum()
+        _check("the quorum's members", quorum)
+        voters, observers = (
+            frozenset(
+                QuorumReplica(id=each.replica_id, directory_id=_kafka_uuid(each.replica_directory_id)) for each in of
+            )
+            for of in (quorum.current_voters, quorum.observers)
+        )
+        return QuorumState(leader=_if_any(quorum.leader_id), voters=voters, observers=observers)
+
+    def _quorum(self) -> ApiMessage:
         wanted = DescribeQuorumRequest.TopicData
         topic = wanted(topic_name="__cluster_metadata", partitions=[wanted.PartitionData(partition_index=0)])
         answer = self._connection.ask(DescribeQuorumRequest(topics=[topic]))
-        _check("the quorum's leader", answer)
-        return _if_any(answer.topics[0].partitions[0].leader_id)
+        _check("the quorum", answer)
+        return answer.topics[0].partitions[0]
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
         """Create topics, in one request; in ZooKeeper mode ask the controller's broker.
@@ -604,6 +629,11 @@ def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1, *, tr
     batch.append(timestamp=None, key=None, value=value)
     batch.close()
     return bytearray(batch.buffer())
+
+
+def _kafka_uuid(id: uuid.UUID | None) -> str:
+    """A UUID as Kafka writes it; kafka-python has None for zero."""
+    return base64.urlsafe_b64encode((id or uuid.UUID(int=0)).bytes).decode().rstrip("=")
 
 
 def _if_any(number: int) -> int | None:

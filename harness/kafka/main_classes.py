@@ -30,6 +30,7 @@ _CLASSES: Mapping[Tool, str] = {
     Tool.CONFIGS: "ConfigCommand",
     Tool.FEATURES: "FeatureCommand",
     Tool.CLUSTER: "ClusterTool",
+    Tool.METADATA_QUORUM: "MetadataQuorumCommand",
     Tool.TOPICS: "TopicCommand",
     Tool.REASSIGN: "ReassignPartitionsCommand",
     Tool.LOG_DIRS: "LogDirsCommand",

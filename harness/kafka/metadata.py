@@ -61,6 +61,30 @@ class ClusterState:
         return f"brokers {list(self.brokers)}; " + "; ".join(str(state) for state in self.partitions)
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class QuorumReplica:
+    """A replica of KRaft's metadata log: a controller or a broker.
+
+    :ivar directory_id: of its metadata log dir; a replica with another one is not the same voter (KIP-853)
+    """
+
+    id: int
+    directory_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumState:
+    """KRaft's quorum as its leader sees it (KIP-595).
+
+    :ivar leader: the node id of the active controller; None while there is none
+    :ivar observers: the replicas that fetch and have no vote: brokers, and controllers that were not added yet
+    """
+
+    leader: int | None
+    voters: frozenset[QuorumReplica]
+    observers: frozenset[QuorumReplica]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reassignment:
     """A partition whose replicas are being changed (KIP-455); ``replicas`` has the adding and the removing ones too."""

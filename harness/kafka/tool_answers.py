@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.kafka.distribution import Distribution
-from harness.kafka.metadata import LogDirState, ReplicaInDir
+from harness.kafka.metadata import LogDirState, QuorumReplica, QuorumState, ReplicaInDir
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
 
@@ -110,6 +110,24 @@ def _error_name(exception: str | None) -> str | None:
     return f"{re.sub(r'(?<!^)(?=[A-Z])', '_', words).upper()}_ERROR"
 
 
+def describe_quorum(distribution: Distribution, bootstrap: str) -> QuorumState:
+    """Run ``kafka-metadata-quorum describe --replication``; needs a build with KIP-853, which prints directory ids."""
+    arguments = ("--bootstrap-server", bootstrap, "describe", "--replication")
+    return read_quorum(tool_lines(distribution, Tool.METADATA_QUORUM, *arguments))
+
+
+def read_quorum(lines: Iterable[str]) -> QuorumState:
+    """The rows of the table with the columns NodeId, DirectoryId and Status."""
+    titles, *rows = [line.split() for line in lines if line.strip()]
+    found = [dict(zip(titles, row, strict=True)) for row in rows]
+    members = [(QuorumReplica(id=int(row["NodeId"]), directory_id=row["DirectoryId"]), row["Status"]) for row in found]
+    return QuorumState(
+        leader=next((replica.id for replica, status in members if status == "Leader"), None),
+        voters=frozenset(replica for replica, status in members if status != "Observer"),
+        observers=frozenset(replica for replica, status in members if status == "Observer"),
+    )
+
+
 def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[int, dict[str, str]]:
     """Run ``kafka-configs --describe --all`` for the brokers; the configs in force, static and dynamic, by broker."""
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
@@ -180,8 +198,13 @@ UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
-    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a metadata log that begins at offset 0."""
-    return _dump(distribution, sorted(metadata_log.glob("*.log")))
+    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a metadata log, and on a snapshot if it has no offset 0."""
+    logs = sorted(metadata_log.glob("*.log"))
+    begins = int(logs[0].stem)
+    snapshots = [
+        each for each in sorted(metadata_log.glob("*.checkpoint")) if begins <= int(each.stem.partition("-")[0])
+    ]
+    return _dump(distribution, [*snapshots[:1], *logs] if begins else logs)
 
 
 def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:

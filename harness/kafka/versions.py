@@ -36,6 +36,7 @@ class Tool(StrEnum):
     CONFIGS = "configs"
     FEATURES = "features"
     CLUSTER = "cluster"
+    METADATA_QUORUM = "metadata-quorum"
     TOPICS = "topics"
     REASSIGN = "reassign"
     LOG_DIRS = "log-dirs"

@@ -27,9 +27,8 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
-from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
+from suites.controllers import check_controller_acts, restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
 from suites.kip_36.layouts import racks_of
 from suites.leadership import ELECTS_ELIGIBLE, await_leader, await_state, lead
@@ -122,13 +121,6 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
             restart_after_healing(state, second)
     restart_after_healing(state, victim)
     check_delivery(workload)
-
-
-def check_controller_acts(state: StateCheck, pair: Pair) -> None:
-    """Create a topic, which the controller places by its own knowledge, and wait until all sources agree."""
-    state.add_topic(state.cluster.create_topic("after", partitions=4, replicas=3, failure=PromiseBroken))
-    state.check(also=[metadata_log])
-    pair.await_progress(after=now())
 
 
 @scenario(

@@ -65,6 +65,7 @@ tool = partial(Dependency, kind="tool")
 
 KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
 CORDONS = VersionRange.parse(">=4.3")
+DYNAMIC_QUORUM = VersionRange.parse(">=3.9")
 
 COMPARED = (
     "control",
@@ -77,6 +78,7 @@ COMPARED = (
     "kip-36/rack-fails",
     "known-bugs",
     "network",
+    "quorum",
     "readers",
     "schedules",
     "transactions",
@@ -95,6 +97,7 @@ FAIL_LOG_DIRS = (
     "kip-36/nearest-replica",
     "kip-36/rack-fails",
     "known-bugs",
+    "quorum",
     "races/failed-replica-rejoins",
     "readers",
     "schedules",
@@ -136,6 +139,7 @@ METADATA_LOG = (
     "kip-112/what-users-see",
     "kip-113",
     "known-bugs",
+    "quorum",
     "schedules",
 )
 CONTROLLER_FAILS = (
@@ -144,8 +148,10 @@ CONTROLLER_FAILS = (
     "kip-112/controllers-log-dir",
     "kip-112/no-controller",
     "kip-112/no-controller-for-long",
+    "quorum",
     "schedules",
 )
+VOTERS_CHANGE = ("quorum/controller-added-and-removed",)
 
 
 def request(name: str, version: int, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,)) -> Dependency:

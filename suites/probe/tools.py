@@ -6,12 +6,14 @@ import re
 
 from harness import timeouts
 from harness.cluster import reassign
-from harness.cluster.quorum.format_template import format_template
+from harness.cluster.quorum.dynamic import format_controller
+from harness.cluster.quorum.format_template import format_template, random_uuid
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.reassign import Placement
 from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS
 from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
+from harness.host.scratch import scratch
 from harness.kafka import tool_answers
 from harness.kafka.java_client import cordoned_flags
 from harness.kafka.main_classes import exit_hook
@@ -231,6 +233,25 @@ def _unregister(trial: Trial) -> str:
     return (said or ["done"])[-1].strip()
 
 
+@tries("tool-metadata-quorum")
+def _metadata_quorum(trial: Trial) -> str:
+    """Ask to remove a voter that does not exist, and to add a controller that is a voter: the answers must say so."""
+    distribution, at = trial.cluster.distribution, ("--bootstrap-server", trial.broker.bootstrap)
+    seen = tool_answers.describe_quorum(distribution, trial.broker.bootstrap)
+    if len(seen.voters) != 1 or seen != trial.admin.describe_quorum():
+        raise Lacking(f"it shows {seen}, and DescribeQuorum {trial.admin.describe_quorum()}")
+    [voter] = seen.voters
+    unknown = ("--controller-id", "77", "--controller-directory-id", voter.directory_id)
+    config = ("--command-config", str(trial.controller.config))
+    for change in ((*at, "remove-controller", *unknown), (*at, *config, "add-controller")):
+        try:
+            tool_lines(distribution, Tool.METADATA_QUORUM, *change)
+        except ToolFailed as error:
+            if not re.search("kraft.version|[Vv]oter", str(error)):
+                raise
+    return f"{len(seen.observers)} observers"
+
+
 @tries("tool-features")
 def _features(trial: Trial) -> str:
     """Upgrade to the present version: nothing changes."""
@@ -247,6 +268,21 @@ def _features(trial: Trial) -> str:
 @tries("format-release-version")
 def _format_release(trial: Trial) -> str:
     return str(sorted(format_template(trial.cluster.distribution, "4.2-IV1").names()))
+
+
+@tries("format-voters")
+def _format_voters(trial: Trial) -> str:
+    properties = dict(trial.controller.spec.properties)
+    del properties["controller.quorum.voters"]
+    properties["controller.quorum.bootstrap.servers"] = "127.0.0.1:1"
+    voters = f"{properties['node.id']}@127.0.0.1:1:{random_uuid()}"
+    for options in (("--initial-controllers", voters), ("--no-initial-controllers",)):
+        with scratch("format") as folder:
+            dir = folder / "metadata"
+            dir.mkdir()
+            format_controller(trial.cluster.distribution, properties | {"log.dirs": str(dir)}, random_uuid(), *options)
+            made = {str(file.relative_to(dir)) for file in dir.rglob("*") if file.is_file()}
+    return str(sorted(made))
 
 
 @tries("format-ignore-formatted")

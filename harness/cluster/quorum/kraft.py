@@ -16,10 +16,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.cluster.broker import Broker
+from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import SERVICE, Backend, Node, NodeSpec
 from harness.cluster.quorum.format_template import FormatTemplate, Role, random_uuid
 from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS, ClusterSpec
 from harness.host.ports import HOST
+from harness.host.undo import UndoLog
+from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.connection import Connection
 from harness.kafka.versions import Mode
@@ -46,7 +50,7 @@ def node_id(node: Node) -> int:
 
 
 class KRaftQuorum:
-    """Controllers with a static voter list; see :class:`harness.cluster.quorum.quorum.Quorum`.
+    """Controllers whose voter list is in the settings of all nodes; see :class:`harness.cluster.quorum.quorum.Quorum`.
 
     :param template: the formatted folders of this build
     :param main_class: of brokers and controllers
@@ -56,37 +60,57 @@ class KRaftQuorum:
     registration_ttl_s = 0.0  # a new incarnation takes the place of the old one
 
     def __init__(
-        self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, template: FormatTemplate, main_class: str
+        self,
+        *,
+        spec: ClusterSpec,
+        work_dir: Path,
+        backend: Backend,
+        template: FormatTemplate,
+        main_class: str,
+        undo_log: UndoLog,
     ) -> None:
         self._spec = spec
         self._work_dir = work_dir
+        self._backend = backend
         self._template = template
         self._main_class = main_class
         self.cluster_id = random_uuid()
         ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
         endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
         self._admins = {id: Admin(Connection(HOST, endpoint.port)) for id, endpoint in endpoints.items()}
-        self._voters = (
+        self._addresses = (
             {id: backend.quorum_address(f"broker-{id}") for id in spec.broker_ids}
             if spec.combined
             else {id: endpoint.address for id, endpoint in endpoints.items()}
         )
+        self._volumes = {
+            id: Volume(work_dir / f"controller-{id}-volume", kind=kind, size_mb=spec.volume_mb, undo_log=undo_log)
+            for id in ids
+            if spec.controller_volumes and (kind := spec.volumes)
+        }
+
+    def _finds_controllers(self) -> Mapping[str, str]:
+        """The settings by which a node finds the controllers."""
+        return {"controller.quorum.voters": ",".join(f"{id}@{address}" for id, address in self._addresses.items())}
 
     def _shared(self, node_id: int) -> dict[str, str]:
         return {
             "node.id": str(node_id),
-            "controller.quorum.voters": ",".join(f"{id}@{address}" for id, address in self._voters.items()),
+            **self._finds_controllers(),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             # A dead broker is fenced after 3 s (default: 9 s), with standby controllers after 6 s. When the controller
             # dies, a broker finds the next one only after 2 s (controller.quorum.fetch.timeout.ms) and some attempts to
             # connect to the old address. In containers this took 3.3 s, and a session of 3 s fenced live brokers.
-            "broker.session.timeout.ms": "3000" if len(self._voters) == 1 else "6000",
+            "broker.session.timeout.ms": "3000" if len(self._addresses) == 1 else "6000",
             "broker.heartbeat.interval.ms": "500",
         }
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The dedicated controllers."""
+        return tuple(map(self._controller, self._admins))
+
+    def _controller(self, id: int) -> NodeSpec:
         alone = {
             # A single voter need not wait for others before an election.
             "controller.quorum.election.timeout.ms": "200",
@@ -94,25 +118,37 @@ class KRaftQuorum:
             "controller.quorum.fetch.timeout.ms": "2000",
         }
         settings = {**BROKER_SETTINGS, **self._spec.overrides}
-        return tuple(
-            NodeSpec(
-                name=f"controller-{id}",
-                main_class=self._main_class,
-                properties={
-                    **self._shared(id),
-                    **SHORT_CONNECT_TIMEOUTS,
-                    "process.roles": "controller",
-                    "listeners": f"CONTROLLER://{self._voters[id]}",
-                    "log.dirs": str(self._controller_dir(id)),
-                    **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
-                    **(alone if len(self._admins) == 1 else {}),
-                },
-            )
-            for id in self._admins
+        return NodeSpec(
+            name=f"controller-{id}",
+            main_class=self._main_class,
+            properties={
+                **self._shared(id),
+                **SHORT_CONNECT_TIMEOUTS,
+                "process.roles": "controller",
+                "listeners": f"CONTROLLER://{self._addresses[id]}",
+                "log.dirs": str(self._controller_dir(id)),
+                **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
+                **(alone if self._spec.controllers == 1 else {}),
+            },
         )
 
     def _controller_dir(self, id: int) -> Path:
+        """A folder in the volume, if there is one, since Kafka refuses a log dir that contains lost+found."""
+        if (volume := self._volumes.get(id)) is not None:
+            return volume.path / "metadata"
         return self._work_dir / f"controller-{id}-metadata"
+
+    def metadata_dir(self, controller: Node, witness: Broker) -> MetadataDir:
+        """The log dir of a dedicated controller.
+
+        :param witness: see :class:`harness.cluster.log_dir.MetadataDir`
+        """
+        id = node_id(controller)
+        return MetadataDir(witness, controller, self._controller_dir(id), self._volumes.get(id))
+
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes of the controllers' metadata log dirs, if the spec asks for them."""
+        return tuple(self._volumes.values())
 
     def controller_admin(self, controller: Node) -> Admin:
         """The admin client of a dedicated controller (KIP-919)."""
@@ -133,7 +169,7 @@ class KRaftQuorum:
         settings = {**self._shared(broker_id), "process.roles": "broker", **listeners}
         if self._spec.combined:
             settings["process.roles"] = "broker,controller"
-            settings["listeners"] += f",CONTROLLER://{self._voters[broker_id]}"
+            settings["listeners"] += f",CONTROLLER://{self._addresses[broker_id]}"
         if self._spec.metadata_apart:
             [settings["metadata.log.dir"]] = map(str, self.broker_dirs(broker_id))
         return settings
@@ -149,7 +185,7 @@ class KRaftQuorum:
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
         """Format a node's folders; the first one has the metadata log."""
-        role: Role = "controller" if broker_id in self._voters else "broker"
+        role: Role = "controller" if broker_id in self._addresses else "broker"
         for dir in dirs:
             self._template.write(dir, role=role, metadata=dir == dirs[0], cluster_id=self.cluster_id, node_id=broker_id)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.cluster.nodes.node import NodeSpec
+from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.versions import Mode
 
@@ -32,6 +33,9 @@ class Quorum(Protocol):
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
         """The folders that a broker needs in this mode in addition to its log dirs."""
+
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes of those folders, if they are on volumes of their own."""
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Format the folders of all nodes before the cluster's first start."""

@@ -15,6 +15,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.cluster.nodes.node import SERVICE, Backend, NodeSpec
 from harness.host.ports import HOST
+from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import DescribedPartition, Key
@@ -94,6 +95,10 @@ class ZooKeeperQuorum:
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
         """Return no folder: brokers need none besides their log dirs."""
+        return ()
+
+    def volumes(self) -> tuple[Volume, ...]:
+        """Return no volume."""
         return ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
