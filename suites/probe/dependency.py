@@ -151,7 +151,7 @@ CONTROLLER_FAILS = (
     "quorum",
     "schedules",
 )
-VOTERS_CHANGE = ("quorum/controller-added-and-removed",)
+VOTERS_CHANGE = ("quorum/controller-added-and-removed", "quorum/controller-replaced")
 
 
 def request(name: str, version: int, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,)) -> Dependency:

@@ -107,6 +107,24 @@ TEXTS: tuple[Dependency, ...] = (
         needed_by=("kip-112/bootstrap-all-bad",),
     ),
     log_line(
+        id="log-controller-ends",
+        what="a controller logs why it ends",
+        words=(r"No readable meta\.properties files found",),
+        needed_by=("quorum/controller-replaced",),
+        without="these cases are invalid, and show the end of the controller's log",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
+        id="log-vote-refused",
+        what="a controller with a new disk logs that it refuses the vote of its former disk",
+        words=("sent a voter key .* in the VOTE request that doesn't match the local key",),
+        needed_by=("quorum/controller-replaced",),
+        without="this case is invalid, and names the line",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
         id="log-foreign-disk",
         what="a broker logs that it doesn't start since a log dir belongs to another broker or cluster, or is locked",
         words=(

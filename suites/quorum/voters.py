@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from harness import timeouts
 from harness.cluster.cluster import Cluster
@@ -18,6 +20,8 @@ from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
 from harness.waiting import await_until
 from suites.controllers import metadata_dir
+from suites.deviations import VOTES_ASKED_WITHOUT_PAUSE
+from suites.observing import observe
 
 
 def replica_of(cluster: Cluster, controller: Node) -> QuorumReplica:
@@ -90,6 +94,33 @@ def check_succeeded(cluster: Cluster, before: Node) -> Node:
     )
     assert active is not None
     return active
+
+
+REFUSED_VOTE = r"sent a voter key .* in the VOTE request that doesn't match the local key"
+"""The log line of a controller that is asked for the vote of a voter with another ``directory.id``."""
+OFTEN = 100.0
+"""Requests a second that are too many: twice as many as ``controller.quorum.retry.backoff.ms`` allows."""
+
+
+def check_refuses_votes(cluster: Cluster, controller: Node, since: datetime) -> None:
+    """The controller refuses its vote to those who ask for the vote that its former disk had, and they do so seldom.
+
+    On builds with :data:`VOTES_ASKED_WITHOUT_PAUSE` they ask without a pause.
+    """
+
+    def refused() -> list[datetime]:
+        return [line.at for line in controller.log.lines(since=since) if re.search(REFUSED_VOTE, line.text)]
+
+    times = await_until(
+        refused,
+        lambda times: bool(times) and times[-1] - times[0] >= timedelta(seconds=1),
+        timeout_s=timeouts.CONTROLLER_FAILURE_S,
+        what=f"{controller.spec.name} to log /{REFUSED_VOTE}/ for a second",
+        watch=cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+    rate = len(times) / (times[-1] - times[0]).total_seconds()
+    observe(VOTES_ASKED_WITHOUT_PAUSE, cluster, deviates=rate > OFTEN, seen=f"{rate:.0f} requests a second")
 
 
 def check_none_active(cluster: Cluster) -> None:
