@@ -1,4 +1,4 @@
-"""Changes bytes of a log segment or of its indexes on disk, as bit rot, a firmware bug or a stray write would.
+"""Changes bytes of a segment, its indexes or a metadata snapshot, as bit rot, a firmware bug or a stray write would.
 
 The bytes are few, and a running broker does not check them. It keeps serving the segment, and readers get other data
 than was written. The bytes change in the page cache, from which a broker serves recent data. One fault makes an index
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from faults.base import Fault
 from faults.log_dir import LogDirFault
-from harness.cluster.log_dir import LogDir
+from harness.cluster.log_dir import LogDir, MetadataDir
 from harness.errors import FaultNotProven
 
 # Fields of org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8).
@@ -32,7 +32,7 @@ class BitsFlipped(Fault):
     """
 
     harms_logs = True
-    suffix: ClassVar[str]
+    suffix: ClassVar[str] = ""
     bit: ClassVar[int] = 1
 
     def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
@@ -119,6 +119,37 @@ class ByteFlipped(BitsFlipped):
     def find(self, content: bytes) -> Sequence[int]:
         """A byte of the padding after the text."""
         return [content.index(self._text) + len(self._text) + 8] if content.count(self._text) == 1 else []
+
+
+class SnapshotByteFlipped(BitsFlipped):
+    """Flips one bit of a text in the newest snapshot of a controller, such as of a topic's name.
+
+    The controller must be down. Each batch of a snapshot has a CRC, which a controller checks as it loads the snapshot.
+    """
+
+    name = "snapshot_byte_flipped"
+    harms_logs = False
+
+    def __init__(self, metadata_dir: MetadataDir, *, text: bytes) -> None:
+        super().__init__(metadata_dir, "__cluster_metadata", 0)
+        self._file = max(self._file.parent.glob("*.checkpoint"))
+        self._controller = metadata_dir.node.spec.name
+        self._text = text
+
+    @property
+    def target(self) -> str:
+        """The file and the controller."""
+        return f"{self._file.name} of {self._controller}"
+
+    @property
+    def node(self) -> str:
+        """The controller's name."""
+        return self._controller
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The first byte of the text, where it occurs first."""
+        at = content.find(self._text)
+        return [] if at < 0 else [at]
 
 
 class AbortsMisattributed(BitsFlipped):

@@ -109,8 +109,14 @@ TEXTS: tuple[Dependency, ...] = (
     log_line(
         id="log-controller-ends",
         what="a controller logs why it ends",
-        words=(r"No readable meta\.properties files found",),
-        needed_by=("quorum/controller-replaced",),
+        words=(
+            r"No readable meta\.properties files found",
+            "(?s)Encountered fatal fault: .*CorruptRecordException: Record is corrupt",
+        ),
+        needed_by=(
+            "quorum/controller-replaced",
+            "quorum/snapshot-damaged",
+        ),
         without="these cases are invalid, and show the end of the controller's log",
         modes=KRAFT,
         tried=False,

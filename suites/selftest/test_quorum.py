@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.log_dir import Chmod000
+from faults.segment import SnapshotByteFlipped
 from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import Endpoint
 from harness.cluster.nodes.process import ProcessBackend
@@ -154,6 +155,17 @@ def test_a_fault_of_a_controllers_disk_is_the_controllers(tmp_path: Path) -> Non
         MetadataDir(fake_broker(id=3, node=fake_node("broker-3")), controller, tmp_path / "metadata", None)
     )
     assert (fault.node, fault.target) == ("controller-100", "metadata of controller-100")
+
+
+def test_the_newest_snapshot_is_damaged_where_it_has_the_text(tmp_path: Path) -> None:
+    folder = tmp_path / "__cluster_metadata-0"
+    folder.mkdir()
+    for name in ("00000000000000000009-0000000001", "00000000000000000010-0000000002"):
+        (folder / f"{name}.checkpoint").write_bytes(b"head orders orders")
+    disk = MetadataDir(fake_broker(), fake_node("controller-101"), tmp_path, None)
+    flip = SnapshotByteFlipped(disk, text=b"orders")
+    assert flip.target == "00000000000000000010-0000000002.checkpoint of controller-101"
+    assert (flip.node, flip.find(b"head orders orders"), flip.find(b"nothing")) == ("controller-101", [5], [])
 
 
 def test_the_table_of_the_tool_is_read_by_its_titles() -> None:
