@@ -112,9 +112,11 @@ TEXTS: tuple[Dependency, ...] = (
         words=(
             r"No readable meta\.properties files found",
             "(?s)Encountered fatal fault: .*CorruptRecordException: Record is corrupt",
+            "(?s)Encountered fatal fault: .*No space left on device",
         ),
         needed_by=(
             "quorum/controller-replaced",
+            "quorum/one-full",
             "quorum/snapshot-damaged",
         ),
         without="these cases are invalid, and show the end of the controller's log",
