@@ -27,6 +27,7 @@ Area = Literal[
     "recovery",
     "transactions",
     "metrics",
+    "quorum",
     "automatic",
 ]
 
