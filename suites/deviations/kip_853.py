@@ -16,3 +16,13 @@ VOTES_ASKED_WITHOUT_PAUSE = Deviation(
     floods=r"sent a voter key .* in the VOTE request that doesn't match the local key|"
     r"Voter key for VOTE or BEGIN_QUORUM_EPOCH request didn't match",
 )
+
+TRUNCATION_HIDES_VOTERS = Deviation(
+    kip=853,
+    promised="an active controller has the votes of a majority of the voters that the metadata log names",
+    actual="a controller that had to truncate its log does not read the voters that come in place of what it "
+    "truncated, and a majority of the former voters elects it",
+    issue="none found; KRaftControlRecordStateMachine.truncateNewEntries does not set back the next offset to read",
+    builds=VersionRange.parse(">=3.9.0"),
+    modes=(Mode.KRAFT,),
+)

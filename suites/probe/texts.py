@@ -133,6 +133,18 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-metadata-truncated",
+        what="a controller logs that it truncates its metadata log, and that it stands for election",
+        words=(
+            r"Truncated to offset \d+ from Fetch response from leader",
+            "Completed transition to (?:Prospective|Candidate)State",
+        ),
+        needed_by=("quorum/voter-added-after-truncation",),
+        without="this case is unknown or invalid, and names the line",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
         id="log-foreign-disk",
         what="a broker logs that it doesn't start since a log dir belongs to another broker or cluster, or is locked",
         words=(
