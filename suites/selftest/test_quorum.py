@@ -19,6 +19,7 @@ from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.spec import ClusterSpec
 from harness.host.cache import cache_dir
 from harness.host.undo import UndoLog
+from harness.kafka import tool_answers
 from harness.kafka.distribution import Distribution, from_maven
 from harness.kafka.metadata import QuorumReplica
 from harness.kafka.tool_answers import read_quorum
@@ -180,3 +181,29 @@ def test_the_table_of_the_tool_is_read_by_its_titles() -> None:
     assert seen.leader == 101
     assert seen.voters == {QuorumReplica(id=101, directory_id=first), QuorumReplica(id=100, directory_id=second)}
     assert seen.observers == {QuorumReplica(id=1, directory_id=third)}
+
+
+@pytest.mark.parametrize(
+    ("first", "read"),
+    [
+        (0, ["00000000000000000000.log", "00000000000000000009.log"]),
+        (5, ["00000000000000000007-0000000001.checkpoint", "00000000000000000005.log", "00000000000000000009.log"]),
+    ],
+)
+def test_a_metadata_log_without_its_beginning_is_read_with_a_snapshot(
+    first: int, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that fetched a snapshot has no records before it."""
+    for name in (f"{first:020d}.log", f"{9:020d}.log", f"{3:020d}-0000000001.checkpoint"):
+        (tmp_path / name).touch()
+    for offset in (7, 9):
+        (tmp_path / f"{offset:020d}-0000000001.checkpoint").touch()
+    asked: list[str] = []
+
+    def tool_lines(*arguments: str) -> list[str]:
+        asked.append(arguments[-1])
+        return []
+
+    monkeypatch.setattr(tool_answers, "tool_lines", tool_lines)
+    tool_answers.dump_directories(fake_distribution(), tmp_path)
+    assert [Path(file).name for file in asked[0].split(",")] == read
