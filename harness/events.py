@@ -231,9 +231,10 @@ class NodeEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStarted(NodeEvent):
-    """A node was started."""
+    """A node was started; ``kafka`` is the version of its build."""
 
     kind = "node.started"
+    kafka: str = ""
     pid: int | None = None
     container: str | None = None
 

@@ -166,22 +166,22 @@ def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, else
     :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED` shows in every case with a failed log dir. So it is noted only
     by the scenario that declares it.
     """
-    uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, lambda: seen.offline_replicas == 0)
+    uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, lambda: seen.offline_replicas == 0, on=broker)
     differences = compare_mbeans(
         state,
         broker,
         seen,
         elsewhere,
         uncounted=uncounted,
-        late=expectation_of(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster) is not Expectation.NONE,
-        cordons=state.cluster.distribution.version.has_cordoned_log_dirs,
+        late=expectation_of(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster, on=broker) is not Expectation.NONE,
+        cordons=broker.build.version.has_cordoned_log_dirs,
     )
     if found := [*differences, *compare_replica_counts(state, broker, seen, elsewhere)]:
         return found
     should = offline_replicas(state, broker, elsewhere) - len(unassigned_offline_replicas(state, broker))
     if not uncounted and broker.id in state.updated_since_start and seen.offline_replicas < should:
         shown = f"OfflineReplicaCount {seen.offline_replicas} instead of {should}"
-        observe(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster, deviates=True, seen=shown)
+        observe(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster, deviates=True, seen=shown, on=broker)
     return []
 
 

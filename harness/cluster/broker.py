@@ -16,6 +16,7 @@ from harness.host.volume import Volume
 from harness.journal import Journal, now
 from harness.kafka.admin import Admin, DynamicConfigs
 from harness.kafka.connection import Connection
+from harness.kafka.distribution import Distribution
 from harness.kafka.mbeans import MBeans
 from harness.kafka.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.waiting import await_until, let_pass
@@ -121,6 +122,15 @@ class Broker:
     def use_rack(self, rack: str | None) -> None:
         """Set ``broker.rack``, or remove it (None), with effect from the next start."""
         self.node.configure({"broker.rack": rack})
+
+    @property
+    def build(self) -> Distribution:
+        """The build that it runs; see :attr:`.node.Node.build`."""
+        return self.node.build
+
+    def use_build(self, build: Distribution) -> None:
+        """Run another build, with effect from the next start; see :meth:`.node.Node.use_build`."""
+        self.node.use_build(build)
 
     def configure(self, configs: Mapping[str, str | None]) -> None:
         """Set dynamic configs, or remove them (None), and wait until they are in force.

@@ -47,8 +47,8 @@ class Cluster(ClusterLifecycle):
     :ivar topics: the topics that the harness created and has not deleted, by name
     """
 
-    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
-        super().__init__(context, jvm_options)
+    def __init__(self, context: ClusterContext) -> None:
+        super().__init__(context)
         self.topics: dict[str, Topic] = {}
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
@@ -374,8 +374,9 @@ def boot(
             journal=journal,
             undo_log=undo_log,
             outlives_harness=outlives_harness,
+            jvm_options=jvm_options,
         )
-        cluster = Cluster(context, jvm_options)
+        cluster = Cluster(context)
         cluster.start()
         cluster.await_ready()
     except BaseException as error:

@@ -69,10 +69,10 @@ class Hold:
         """Describe the hold.
 
         :param for_s: how long each thread is held; None: until :meth:`release`
-        :raises BuildLacks: this build has no such point in this mode
+        :raises BuildLacks: the node's build has no such point in this mode
         """
-        version, mode = cluster.distribution.version, cluster.spec.mode
-        found, missing = points_of(version, mode).get(point), missing_points(cluster.distribution)
+        version, mode = node.build.version, cluster.spec.mode
+        found, missing = points_of(version, mode).get(point), missing_points(node.build)
         if found is None or point in missing:
             why = f": {missing[point]}" if point in missing else ""
             raise BuildLacks(f"Kafka {version} has no point {point} in {mode} mode{why}")

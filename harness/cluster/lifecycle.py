@@ -24,12 +24,11 @@ from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.cluster.spec import BROKER_SETTINGS
 from harness.cluster.watcher import MBeanWatcher, Watcher
 from harness.errors import EngineGone, HarnessError
-from harness.host import class_data
 from harness.host.cache import cache_dir
 from harness.host.volume import Volume, make_volumes, sync
 from harness.journal import Journal
 from harness.kafka.connection import NoAnswer
-from harness.kafka.distribution import jolokia_agent
+from harness.kafka.distribution import Distribution, jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options
 from harness.kafka.points import HOLDS_OPTION
 from harness.kafka.tools import tool_output
@@ -44,20 +43,13 @@ class ClusterLifecycle:
         are out of date, so they are not asked
     """
 
-    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
-        """Create the nodes of a cluster; :meth:`start` starts them.
-
-        :param jvm_options: for all nodes, instead of the options for fast starts (:mod:`harness.host.class_data`)
-        """
+    def __init__(self, context: ClusterContext) -> None:
+        """Create the nodes of a cluster; :meth:`start` starts them."""
         self._context = context
-        self.spec, self.distribution = context.spec, context.distribution
+        self.spec = context.spec
         self.journal, self.undo_log = context.journal, context.undo_log
         self._backend = backend_kind(context.spec.backend).make(context)
-        if jvm_options is None:
-            archive = self._backend.runtime.classes(self.spec.mode)
-            jvm_options = class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
-        self._jvm_options = jvm_options
-        self._main_class = self.distribution.main_class(Tool.BROKER)
+        self._main_class = context.distribution.main_class(Tool.BROKER)
         self.quorum = self._make_quorum()
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
@@ -68,17 +60,22 @@ class ClusterLifecycle:
 
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
-            zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
+            zookeeper = self._context.distribution.main_class(Tool.ZOOKEEPER)
             return ZooKeeperQuorum(work_dir=self._context.work_dir, backend=self._backend, main_class=zookeeper)
         kind = partial(DynamicQuorum, distribution=self.distribution) if self.spec.dynamic_quorum else KRaftQuorum
         return kind(
             spec=self.spec,
             work_dir=self._context.work_dir,
             backend=self._backend,
-            template=format_template(self.distribution, self.spec.metadata_version),
+            template=format_template(self._context.distribution, self.spec.metadata_version),
             main_class=self._main_class,
             undo_log=self.undo_log,
         )
+
+    @property
+    def distribution(self) -> Distribution:
+        """The oldest build that a broker or a controller runs: its tools and its requests work with all of them."""
+        return min((node.build for node in self.nodes if node.spec.is_kafka), key=lambda build: build.version)
 
     @property
     def nodes(self) -> list[Node]:
@@ -126,7 +123,7 @@ class ClusterLifecycle:
 
     def _node(self, node_spec: NodeSpec) -> Node:
         """A node; if it runs Kafka and the spec has MBeans, with an agent that answers for them."""
-        options = (*self._jvm_options, *node_spec.jvm_options)
+        options = node_spec.jvm_options
         if self.spec.mbeans and node_spec.main_class == self._main_class:
             agent = self._backend.endpoint(node_spec.name, AGENT)
             self.mbeans[node_spec.name] = MBeans(agent.port)

@@ -25,7 +25,7 @@ from harness.host.undo import UndoLog, workspace
 from harness.host.volume import Volume, VolumeKind, make_volumes
 from harness.journal import Journal
 from harness.waiting import await_until
-from suites.selftest.fakes import fake
+from suites.selftest.fakes import fake, fake_distribution
 
 # Appends to a file 20 times a second and ignores errors, as a broker does. Only this process has the file open.
 _WRITER = 'exec 3>>"$0"; while :; do echo x >&3; sleep 0.05 3>&-; done 2>/dev/null'
@@ -36,7 +36,14 @@ class WriterNode(ProcessNode):
 
     def __init__(self, undo_log: UndoLog, journal: Journal, file: Path) -> None:
         folder = undo_log.dir / "brokers"
-        context = fake(ClusterContext, record_dir=folder, journal=journal, undo_log=undo_log, outlives_harness=True)
+        context = fake(
+            ClusterContext,
+            distribution=fake_distribution(),
+            record_dir=folder,
+            journal=journal,
+            undo_log=undo_log,
+            outlives_harness=True,
+        )
         runtime = Runtime(java=(), java_version="", class_path=(), build="")
         backend = fake(ProcessBackend, context=context, runtime=runtime, user=broker_user())
         super().__init__(backend, NodeSpec(name="broker-1", main_class="", properties={}))

@@ -46,8 +46,8 @@ def fake_node(name: str = "broker-1", properties: Mapping[str, str] | None = Non
 
 
 def fake_broker(id: int = 1, **attributes: object) -> Broker:
-    """A broker with a journal in memory."""
-    return fake(Broker, **{"id": id, "journal": Journal(None)} | attributes)
+    """A broker of a build, with a journal in memory."""
+    return fake(Broker, **{"id": id, "journal": Journal(None), "build": fake_distribution()} | attributes)
 
 
 def fake_distribution(version: str = "4.3.1") -> Distribution:

@@ -135,8 +135,9 @@ def told(shape: str, backend: str) -> Mapping[str, Settings]:
             record_dir=Path(folder),
             journal=Journal(None),
             undo_log=UndoLog(f"Test-{secrets.token_hex(3)}"),
+            jvm_options=(),
         )
-        cluster = Cluster(context, jvm_options=())
+        cluster = Cluster(context)
         try:
             return {node.spec.name: _laid_down(cluster, context, node) for node in cluster.nodes}
         finally:

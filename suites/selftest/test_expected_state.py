@@ -258,7 +258,7 @@ def test_kafkas_own_programs_are_asked_at_each_step(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch, kafka: str, slow: bool, tools: tuple[Source, ...]
 ) -> None:
     """They are left out where a disk is slow; before 2.2 kafka-topics is, too, since it cannot ask brokers."""
-    state.cluster.distribution = fake_distribution(kafka)
+    vars(state.cluster).update(distribution=fake_distribution(kafka))
     if slow:
         state.disk_slow(BROKERS[1])
     asked: list[Source] = []

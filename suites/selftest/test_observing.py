@@ -154,13 +154,11 @@ UNCOUNTED = [
 
 
 def on_build(state: StateCheck, version: str, mode: Mode = Mode.KRAFT) -> Cluster:
-    """Give the state's cluster this build, and a journal of its own."""
+    """Give the state's cluster and its brokers this build, and the cluster a journal of its own."""
     planted = fake_cluster(version, mode)
-    state.cluster.distribution, state.cluster.journal, state.cluster.spec = (
-        planted.distribution,
-        planted.journal,
-        planted.spec,
-    )
+    for each in (state.cluster, *state.cluster.brokers):
+        vars(each).update(distribution=planted.distribution, build=planted.distribution)
+    state.cluster.journal, state.cluster.spec = planted.journal, planted.spec
     return state.cluster
 
 
@@ -230,8 +228,8 @@ def test_a_broker_that_starts_with_a_bad_log_dir_counts_a_replica_once_its_parti
 
 
 def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
-    state, planted = healthy_state(), fake_cluster("4.2.3")
-    state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
+    state = healthy_state()
+    planted = on_build(state, "4.2.3")
     good = dict.fromkeys(METRICS.log_dir_offline, False)
     seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0, partitions=3, leaders=3)
     assert observations.judge_mbeans(state, BROKERS[3], seen, replace(SEEN, partitions=())) == []

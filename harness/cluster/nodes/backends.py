@@ -12,6 +12,9 @@ from harness.host.abilities import Ability
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 
+SEVERAL_BUILDS = "several builds"
+"""The ability to run nodes of one cluster on different builds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BackendKind:
@@ -60,13 +63,22 @@ _SHARED_NETWORK = Ability(
     needed_for="faults that cut brokers off",
     fix="--backend docker",
 )
+_ONE_IMAGE = Ability(
+    name=SEVERAL_BUILDS,
+    present=False,
+    found="all containers of a cluster are of one image",
+    needed_for="upgrades",
+    fix="--backend process",
+)
 BACKENDS = {
     "process": BackendKind(
         runtime=lambda distribution, _mode, _say: process_runtime(distribution),
         make=ProcessBackend,
         lacks=(_SHARED_NETWORK,),
     ),
-    "docker": BackendKind(runtime=_container_runtime, make=_container_backend, check=_check_containers),
+    "docker": BackendKind(
+        runtime=_container_runtime, make=_container_backend, lacks=(_ONE_IMAGE,), check=_check_containers
+    ),
 }
 
 

@@ -46,6 +46,7 @@ from harness.host.engine import compose, compose_program, engine, execute, expla
 from harness.host.freezer import FROZEN, freezer_state
 from harness.host.java import FAST_START
 from harness.host.marked_processes import MARK
+from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parents[3] / "compose"
@@ -149,6 +150,9 @@ class ContainerBackend:
             except OSError:
                 shutil.copyfile(path, there)
         return there
+
+    def runtime_of(self, build: Distribution) -> Runtime:
+        raise EnvironmentLacks(f"all containers of a cluster are of one image, so none can change to {build.version}")
 
     def node(self, spec: NodeSpec) -> Node:
         return ContainerNode(self, spec)
@@ -285,20 +289,20 @@ class ContainerNode(JvmNode):
     """A container; see :class:`harness.cluster.nodes.node.Node`."""
 
     def __init__(self, backend: ContainerBackend, spec: NodeSpec) -> None:
-        super().__init__(backend.context, backend.runtime, backend.user, spec)
-        self._backend = backend
+        super().__init__(backend, spec)
+        self._containers = backend
         self._run: _ContainerRun | None = None
 
     @cached_property
     def _container(self) -> Container:
         with explained(f"starting {self.spec.name}"):
-            return self._backend.container(self.spec.name)
+            return self._containers.container(self.spec.name)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         script = self.config.with_name("start")
-        script.write_text(f"cd {shlex.quote(str(self._backend.context.work_dir))}\nexec {shlex.join(command)}\n")
+        script.write_text(f"cd {shlex.quote(str(self._context.work_dir))}\nexec {shlex.join(command)}\n")
         script.chmod(0o644)
         run = _ContainerRun(self._container, self._record_dir)
         try:
@@ -375,7 +379,7 @@ class ContainerNode(JvmNode):
         return done
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
-        main_class = self._context.distribution.main_class(tool)
+        main_class = self.build.main_class(tool)
         class_path = os.pathsep.join(self._runtime.class_path)
         return self.run_as_user(
             [*self._runtime.java, *FAST_START, "-cp", class_path, main_class, *arguments], timeouts.TOOL_S
@@ -404,12 +408,12 @@ class ContainerNode(JvmNode):
     def _run_in_new_container(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         run = self._context.undo_log.run_id
         return run_once(
-            self._backend.image.name,
+            self._containers.image.name,
             argv,
             run,
             patience_s=timeout_s + _ENGINE_S,
             user=f"{self._user.uid}:{self._user.gid}",
-            volumes=[self._backend.mount],
+            volumes=[self._containers.mount],
             environment={"LC_ALL": "C", MARK: run},
             working_dir="/",
         )

@@ -11,14 +11,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from harness.cluster.nodes.endings import cause_in_environment
-from harness.cluster.nodes.node import ClusterContext, NodeSpec, Runtime
+from harness.cluster.nodes.node import Backend, ClusterContext, NodeSpec, Runtime
 from harness.errors import NodeDied, PromiseBroken
+from harness.host import class_data
 from harness.host.broker_user import BrokerUser
 from harness.host.disk_space import why_full
 from harness.host.java import FAST_START
 from harness.kafka.broker_log import LAYOUT, BrokerLog
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Tool
 
 _LOG4J1 = f"""\
 log4j.rootLogger=INFO, stderr
@@ -71,14 +75,32 @@ def rotate_open_file(file: Path, to: Path) -> None:
         raise
 
 
+class JvmBackend(Backend, Protocol):
+    """A backend whose nodes are JVMs.
+
+    :ivar user: the user of the nodes
+    """
+
+    context: ClusterContext
+    user: BrokerUser
+
+    def runtime_of(self, build: Distribution) -> Runtime:
+        """The Java and the jars of another build.
+
+        :raises EnvironmentLacks: all nodes of the backend run the same build
+        """
+
+
 class JvmNode(ABC):
     """The part of a node that is the same in every backend; see :class:`harness.cluster.nodes.node.Node`."""
 
-    def __init__(self, context: ClusterContext, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
+    def __init__(self, backend: JvmBackend, spec: NodeSpec) -> None:
+        context = backend.context
         self.spec = spec
+        self._backend: JvmBackend = backend
         self._context = context
-        self._runtime = runtime
-        self._user = user
+        self._runtime = backend.runtime
+        self._user = backend.user
         self._record_dir = self._make_record_dir()
         self.log = BrokerLog(self._record_dir / LOG)
         self.config = context.work_dir / spec.name / "server.properties"
@@ -115,7 +137,7 @@ class JvmNode(ABC):
         self._started = self.spec
         command = self.prepare_start()
         self._printed_before = {log: log.stat().st_size for log in self._logs() if log.exists()}
-        self._journal("node.started", **self._launch(command))
+        self._journal("node.started", kafka=str(self.build.version), **self._launch(command))
         self._should_run = True
         self._served_before = False
 
@@ -166,7 +188,7 @@ class JvmNode(ABC):
             printed,
             may_be_full=may_be_full,
             starting=not self._served_before,
-            own_build=self._context.distribution.source == "home",
+            own_build=self.build.source == "home",
         )
 
     def _logs(self) -> tuple[Path, Path]:
@@ -177,6 +199,15 @@ class JvmNode(ABC):
         changed = {**self.spec.properties, **changes}
         self.spec = replace(self.spec, properties={key: value for key, value in changed.items() if value is not None})
         self._journal("node.configured", changes=dict(changes))
+
+    @property
+    def build(self) -> Distribution:
+        return self.spec.build or self._context.distribution
+
+    def use_build(self, build: Distribution) -> None:
+        self._runtime = self._backend.runtime_of(build)
+        self.spec = replace(self.spec, build=build, main_class=build.main_class(Tool.BROKER))
+        self._journal("node.build_changed", version=str(build.version), sha256=build.sha256)
 
     def is_unchanged(self) -> bool:
         return self.spec == self._started == self._original and self._should_run
@@ -207,7 +238,7 @@ class JvmNode(ABC):
         home = self.config.parent
         if not home.exists():
             self.make_dir(home)
-        if self._context.distribution.uses_log4j2:
+        if self.build.uses_log4j2:
             logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
         else:
             logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
@@ -221,7 +252,7 @@ class JvmNode(ABC):
             f"-Xmx{self.spec.heap_mb}m",
             *FAST_START,
             _COMPILE_EARLY,
-            *(each.replace("{home}", str(home)) for each in self.spec.jvm_options),
+            *(each.replace("{home}", str(home)) for each in (*self._common_options(), *self.spec.jvm_options)),
             "-Duser.timezone=UTC",
             f"-Duser.home={home}",
             f"-Djava.io.tmpdir={home}",
@@ -232,6 +263,13 @@ class JvmNode(ABC):
             self.spec.main_class,
             str(self.config),
         ]
+
+    def _common_options(self) -> tuple[str, ...]:
+        """The JVM options of all nodes: those of the context, or those that use the build's archive of classes."""
+        if self._context.jvm_options is not None:
+            return self._context.jvm_options
+        archive = self._runtime.classes(self._context.spec.mode)
+        return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
 
     def _journal(self, kind: str, **fields: object) -> None:
         self._context.journal.write(kind, node=self.spec.name, **fields)

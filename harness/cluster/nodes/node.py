@@ -79,6 +79,7 @@ class NodeSpec:
 
     :ivar jvm_options: in addition to those of all nodes; ``{home}`` stands for the node's own folder
     :ivar is_kafka: False for ZooKeeper, whose end is no broken promise of Kafka
+    :ivar build: the build that the node runs; None: the one with which its cluster was started
     """
 
     name: str
@@ -87,6 +88,7 @@ class NodeSpec:
     heap_mb: int = 256
     jvm_options: tuple[str, ...] = ()
     is_kafka: bool = True
+    build: Distribution | None = None
 
 
 @dataclass(kw_only=True)
@@ -96,6 +98,7 @@ class ClusterContext:
     :ivar record_dir: the case's ``brokers/`` folder, for configurations and logs
     :ivar undo_log: of the run; its run id marks everything that a backend makes (:mod:`harness.host.undo`)
     :ivar outlives_harness: the nodes may keep running after the harness ends (``--keep-cluster``, ``cluster up``)
+    :ivar jvm_options: for all nodes, instead of the options for fast starts (:mod:`harness.host.class_data`)
     """
 
     spec: ClusterSpec
@@ -104,6 +107,7 @@ class ClusterContext:
     journal: Journal
     undo_log: UndoLog
     outlives_harness: bool = False
+    jvm_options: tuple[str, ...] | None = None
     ports: PortBlock = field(default_factory=PortBlock)
 
     @property
@@ -201,8 +205,18 @@ class Node(Protocol):
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """Set properties, or remove them (None), with effect from the next start."""
 
+    @property
+    def build(self) -> Distribution:
+        """The build that it runs from its next start on; while it runs unchanged, the build that runs."""
+
+    def use_build(self, build: Distribution) -> None:
+        """Run another build, with effect from the next start.
+
+        :raises EnvironmentLacks: all nodes of the backend run the same build
+        """
+
     def is_unchanged(self) -> bool:
-        """Whether its properties are the original ones, it runs with them, and its end would be unexpected."""
+        """Whether its properties and its build are the original ones, it runs with them, and it should go on."""
 
     def switch_logs(self) -> None:
         """Write the logs into the context's current ``record_dir``; the old folder keeps what was written so far.

@@ -73,6 +73,9 @@ class ProcessBackend:
     def file(self, path: Path) -> Path:
         return path
 
+    def runtime_of(self, build: Distribution) -> Runtime:
+        return process_runtime(build)
+
     def node(self, spec: NodeSpec) -> Node:
         return ProcessNode(self, spec)
 
@@ -85,7 +88,7 @@ class ProcessNode(JvmNode):
     """A local JVM; see :class:`harness.cluster.nodes.node.Node`."""
 
     def __init__(self, backend: ProcessBackend, spec: NodeSpec) -> None:
-        super().__init__(backend.context, backend.runtime, backend.user, spec)
+        super().__init__(backend, spec)
         self._process: subprocess.Popen[bytes] | None = None
 
     # --- lifecycle ----------------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ class ProcessNode(JvmNode):
     # --- commands on the node ---------------------------------------------------------------------------------------
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run_as_user(tool_command(self._context.distribution, tool, *arguments), timeouts.TOOL_S)
+        return self.run_as_user(tool_command(self.build, tool, *arguments), timeouts.TOOL_S)
 
     def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
