@@ -33,6 +33,7 @@ def scenario(
     issue: str | None = None,
     deviations: tuple[Deviation, ...] = (),
     fresh: bool = False,
+    upgrades: bool = False,
     leaves: tuple[UnderWay, ...] = (),
     kraft: ClusterSettings | None = None,
     **spec: Unpack[ClusterSettings],
@@ -52,6 +53,8 @@ def scenario(
     :param deviations: the known deviations that it checks for; each must be seen on the builds that have it
         (:func:`suites.observing.observe`)
     :param fresh: it needs a cluster that no other case has used (:mod:`harness.runner.cluster_reuse`)
+    :param upgrades: its cluster, which no other case uses, starts on an earlier release
+        (:func:`harness.kafka.versions.upgraded_from`). It upgrades nodes to the fixture ``build_under_test``
     :param leaves: what it leaves under way at its end, on purpose (:mod:`harness.cluster.under_way`)
     :param kraft: settings of the cluster in KRaft mode only; they win over ``spec``
     :param spec: settings of the cluster in both modes: fields of :class:`harness.cluster.spec.ClusterSpec`
@@ -67,7 +70,8 @@ def scenario(
         needs=needs,
         issue=issue,
         deviations=deviations,
-        fresh=fresh,
+        fresh=fresh or upgrades,
+        upgrades=upgrades,
         leaves=leaves,
         spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )

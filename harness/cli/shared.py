@@ -253,17 +253,20 @@ def fixed_cases(options: Mapping[str, str | None], backend: str, probes: Sequenc
 
 
 def say_other_build(run: RunRecord, options: BuildOptions) -> None:
-    """Print a warning if the build that a run.json names is not the one that it ran on."""
+    """Print a warning for each build that a run.json names and that is not the one that it ran on."""
     from harness.kafka.builds import Builds
     from harness.kafka.versions import Mode
 
-    then = run.kafka.sha256
-    build = Builds.choose(options).of(Mode(run.mode), tell)
-    if then and build.sha256 != then:
-        tell(
-            f"{build.origin} is now another build (sha256 {build.sha256[:12]}, Kafka {build.version}) than the one "
-            f"that ran (sha256 {then[:12]}, Kafka {run.kafka.version})"
-        )
+    builds, mode = Builds.choose(options), Mode(run.mode)
+    now = [(run.kafka, builds.of(mode, tell))]
+    if run.upgraded_from is not None:
+        now.append((run.upgraded_from, builds.earlier(mode, tell)))
+    for then, build in now:
+        if then.sha256 and build.sha256 != then.sha256:
+            tell(
+                f"{build.origin} is now another build (sha256 {build.sha256[:12]}, Kafka {build.version}) than the "
+                f"one that ran (sha256 {then.sha256[:12]}, Kafka {then.version})"
+            )
 
 
 def seconds(text: str) -> float:

@@ -75,6 +75,7 @@ class RunRecord:
     run_token: str = ""
     host: Mapping[str, object] = field(default_factory=dict)
     kafka: BuildRecord = field(default_factory=BuildRecord)
+    upgraded_from: BuildRecord | None = None
     backend: str | None = None
     served: Sequence[str] = ()
     schedule: Mapping[str, object] | None = None

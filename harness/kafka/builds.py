@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.errors import HarnessError, UsageError
 from harness.host.cache import cache_dir
 from harness.kafka.distribution import Distribution, from_home, from_maven, from_tarball
-from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode, upgraded_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,21 @@ class Builds:
         :raises UsageError: Maven knows no such version
         :raises EnvironmentLacks, HarnessError: see :func:`.distribution.from_maven`
         """
+        return self._fetch(self._version_of[mode], say)
+
+    def earlier(self, mode: Mode, say: Callable[[str], None] = lambda _line: None) -> Distribution:
+        """The build from which a cluster is upgraded to the one for this mode (:func:`.versions.upgraded_from`).
+
+        :raises UsageError: there is none, or Maven does not know it
+        :raises EnvironmentLacks, HarnessError: see :func:`.distribution.from_maven`
+        """
         version = self._version_of[mode]
+        earlier = upgraded_from(version, mode)
+        if earlier is None:
+            raise UsageError(f"there is no release from which a cluster in mode {mode} is upgraded to Kafka {version}")
+        return self._fetch(earlier, say)
+
+    def _fetch(self, version: KafkaVersion, say: Callable[[str], None]) -> Distribution:
         if version not in self._fetched:
             self._fetched[version] = from_maven(version, cache_dir(), say=say)
         return self._fetched[version]

@@ -197,6 +197,24 @@ DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
 )
 
 
+_UPGRADED_FROM: Mapping[Mode, tuple[KafkaVersion, ...]] = MappingProxyType(
+    {
+        mode: tuple(map(KafkaVersion.parse, releases.split()))
+        for mode, releases in {Mode.ZK: "2.8.2", Mode.KRAFT: "3.8.1 3.9.2 4.0.2 4.3.1 4.4.0"}.items()
+    }
+)
+"""The releases from which a cluster is upgraded, oldest first; a new release becomes the last one here."""
+
+
+def upgraded_from(version: KafkaVersion, mode: Mode) -> KafkaVersion | None:
+    """The release from which a cluster is upgraded to this version: the newest one of an earlier line.
+
+    None if there is none with this mode.
+    """
+    earlier = [each for each in _UPGRADED_FROM[mode] if each.release[:2] < version.release[:2]]
+    return max(earlier, default=None)
+
+
 def is_newer_than(confirmed: Sequence[KafkaVersion], version: KafkaVersion) -> bool:
     """Whether a version is newer than all confirmed ones of its line; if its line has none, than all confirmed ones.
 

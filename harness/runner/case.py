@@ -148,12 +148,16 @@ class Case:
         self.extra |= more
         write_atomically(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")
 
-    def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
-        """Add the build with its checksum and the cluster's shape to run.json."""
+    def record_cluster(self, spec: ClusterSpec, distribution: Distribution, first: Distribution) -> None:
+        """Add the build with its checksum and the cluster's shape to run.json.
+
+        :param first: the build with which the cluster starts; run.json has it if it is another one
+        """
         self.mutant = distribution.mutant
         self.record(
             **self._interference(),
             kafka=distribution.to_json(),
+            **({"upgraded_from": first.to_json()} if first != distribution else {}),
             backend=spec.backend,
             cluster={
                 "brokers": spec.brokers,

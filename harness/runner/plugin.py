@@ -20,7 +20,7 @@ from harness.errors import EXIT_HARNESS, JbodError, UsageError
 from harness.host import undo
 from harness.host.cache import cache_dir
 from harness.host.malloc import give_back, keep_no_pages
-from harness.kafka.distribution import spark_kafka_jars
+from harness.kafka.distribution import Distribution, spark_kafka_jars
 from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import Mode
 from harness.runner import run_options
@@ -146,7 +146,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if not modes or session.config.option.collectonly:
         return
     try:
-        run.prepare(modes, judges=judges, holds={case.mode for case in fitting if run.spec(case).holds})
+        run.prepare(
+            modes,
+            judges=judges,
+            holds={case.mode for case in fitting if run.spec(case).holds},
+            upgrades={case.mode for case in fitting if case.scenario.upgrades},
+        )
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
     if judges:
@@ -238,6 +243,13 @@ def cluster(request: pytest.FixtureRequest, case: Case) -> Iterator[Cluster]:
         request.getfixturevalue("spark")
     with cluster_of(of, case) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def build_under_test(request: pytest.FixtureRequest, cluster: Cluster) -> Distribution:
+    """The run's build; the cluster of a scenario that upgrades starts on an earlier one."""
+    of = _open_case(request)
+    return of.run.last_build(of.declared)
 
 
 @pytest.fixture

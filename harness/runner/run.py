@@ -24,10 +24,10 @@ from harness.host.abilities import Ability, abilities
 from harness.host.cache import cache_dir
 from harness.host.scratch import scratch_folder
 from harness.kafka.builds import BuildOptions, Builds
-from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
+from harness.kafka.distribution import Distribution, jolokia_agent, spark_kafka_jars
 from harness.kafka.points import with_points
 from harness.kafka.released import settle
-from harness.kafka.versions import KafkaVersion, Mode
+from harness.kafka.versions import KafkaVersion, Mode, upgraded_from
 from harness.runner.at_once import AtOnce
 from harness.runner.build_lacks import Lack, read_lacks
 from harness.runner.case import Case, check_json_file, check_runs_dir
@@ -112,12 +112,15 @@ class Run:
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
 
-    def prepare(self, modes: Iterable[Mode], *, judges: bool, holds: Iterable[Mode]) -> None:
+    def prepare(
+        self, modes: Iterable[Mode], *, judges: bool, holds: Iterable[Mode], upgrades: Iterable[Mode] = ()
+    ) -> None:
         """Undo what interrupted runs left, check the runs folder and the backend, and fetch what the cases need.
 
         :param modes: the metadata modes of the cases
         :param judges: whether any case is judged, and so needs Spark
         :param holds: the modes of cases that hold threads
+        :param upgrades: the modes of cases that upgrade a cluster to the build
         :raises JbodError: the run cannot begin
         """
         undo.clean(self.say)
@@ -125,6 +128,8 @@ class Run:
         backend_kind(self.backend).check()
         for mode in sorted(modes):
             prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
+        for mode in sorted(upgrades):
+            prepare_fast_starts(self.builds.earlier(mode, self.say), mode, self.backend, self.say)
         for mode in sorted(holds):
             with suppress(EnvironmentLacks):  # without a JDK, these cases are skipped
                 held = with_points(self.builds.of(mode), mode, self.say)
@@ -162,6 +167,15 @@ class Run:
         """Return the Kafka version that a case runs on."""
         return self.builds.version(declared.mode)
 
+    def first_build(self, declared: DeclaredCase) -> Distribution:
+        """Return the build with which a case's cluster starts: the run's build, or one from which it is upgraded."""
+        return (self.builds.earlier if declared.scenario.upgrades else self.builds.of)(declared.mode)
+
+    def last_build(self, declared: DeclaredCase) -> Distribution:
+        """Return the run's build, as nodes of a case's cluster can run it: with points if the case holds threads."""
+        build = self.builds.of(declared.mode)
+        return with_points(build, declared.mode) if self.spec(declared).holds else build
+
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
         """Return the spec of a case's cluster."""
         spec = declared.spec(self.backend)
@@ -180,6 +194,8 @@ class Run:
     def unfit_build(self, declared: DeclaredCase) -> str | None:
         """Return why a case does not apply to this run's build; None if it applies."""
         version, scenario = self.version(declared), declared.scenario
+        if scenario.upgrades and upgraded_from(version, declared.mode) is None:
+            return f"no earlier release is listed from which a cluster is upgraded to Kafka {version}"
         if version in scenario.builds:
             return None
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster.nodes.backends import SEVERAL_BUILDS
 from harness.cluster.spec import ClusterSettings, ClusterSpec
 from harness.cluster.under_way import UnderWay
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
@@ -38,6 +39,7 @@ class Scenario:
     issue: str | None
     deviations: tuple[Deviation, ...]
     fresh: bool
+    upgrades: bool
     leaves: tuple[UnderWay, ...]
     spec: Mapping[Mode, ClusterSettings]
 
@@ -85,8 +87,9 @@ class DeclaredCase:
         return ClusterSpec(mode=self.mode, backend=backend, **settings)
 
     def needs(self) -> set[str]:
-        """Return the names of the machine abilities that the scenario and its faults need."""
-        return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
+        """Return the names of the abilities of machine and backend that the scenario and its faults need."""
+        of_faults = {name for value in self.parameters for name in getattr(value, "needs", ())}
+        return {*self.scenario.needs, *of_faults, *((SEVERAL_BUILDS,) if self.scenario.upgrades else ())}
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
         """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
