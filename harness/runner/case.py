@@ -148,16 +148,18 @@ class Case:
         self.extra |= more
         write_atomically(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")
 
-    def record_cluster(self, spec: ClusterSpec, distribution: Distribution, first: Distribution) -> None:
+    def record_cluster(
+        self, spec: ClusterSpec, distribution: Distribution, earlier: Distribution | None = None
+    ) -> None:
         """Add the build with its checksum and the cluster's shape to run.json.
 
-        :param first: the build with which the cluster starts; run.json has it if it is another one
+        :param earlier: the build with which the cluster starts, if the case upgrades it
         """
         self.mutant = distribution.mutant
         self.record(
             **self._interference(),
             kafka=distribution.to_json(),
-            **({"upgraded_from": first.to_json()} if first != distribution else {}),
+            **({"upgraded_from": earlier.to_json()} if earlier is not None else {}),
             backend=spec.backend,
             cluster={
                 "brokers": spec.brokers,

@@ -26,13 +26,13 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     :param case: the running case of ``open_case``
     """
     run, declared = open_case.run, open_case.declared
-    spec, first = run.spec(declared), run.first_build(declared)
-    case.record_cluster(spec, run.builds.of(declared.mode), first)
+    spec, build, earlier = run.spec(declared), run.builds.of(declared.mode), run.earlier_build(declared)
+    case.record_cluster(spec, build, earlier)
     if run.holds:
         case.record(holds=[str(each) for each in run.holds])
     cluster = run.clusters.take(spec, case) or boot(
         spec,
-        first,
+        earlier or build,
         run_id=case.run_dir.name,
         record_dir=case.run_dir,
         journal=case.journal,

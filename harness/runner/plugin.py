@@ -249,7 +249,7 @@ def cluster(request: pytest.FixtureRequest, case: Case) -> Iterator[Cluster]:
 def build_under_test(request: pytest.FixtureRequest, cluster: Cluster) -> Distribution:
     """The run's build; the cluster of a scenario that upgrades starts on an earlier one."""
     of = _open_case(request)
-    return of.run.last_build(of.declared)
+    return of.run.build_under_test(of.declared)
 
 
 @pytest.fixture

@@ -167,11 +167,11 @@ class Run:
         """Return the Kafka version that a case runs on."""
         return self.builds.version(declared.mode)
 
-    def first_build(self, declared: DeclaredCase) -> Distribution:
-        """Return the build with which a case's cluster starts: the run's build, or one from which it is upgraded."""
-        return (self.builds.earlier if declared.scenario.upgrades else self.builds.of)(declared.mode)
+    def earlier_build(self, declared: DeclaredCase) -> Distribution | None:
+        """Return the build from which a case upgrades its cluster; None if it does not."""
+        return self.builds.earlier(declared.mode) if declared.scenario.upgrades else None
 
-    def last_build(self, declared: DeclaredCase) -> Distribution:
+    def build_under_test(self, declared: DeclaredCase) -> Distribution:
         """Return the run's build, as nodes of a case's cluster can run it: with points if the case holds threads."""
         build = self.builds.of(declared.mode)
         return with_points(build, declared.mode) if self.spec(declared).holds else build

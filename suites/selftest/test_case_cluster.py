@@ -28,7 +28,7 @@ def test_a_cluster_that_cannot_be_asked_at_the_end_is_stopped(tmp_path: Path) ->
         Run,
         spec=lambda _: cluster.spec,
         builds=fake(Builds, of=lambda _: fake_distribution()),
-        first_build=lambda _: fake_distribution(),
+        earlier_build=lambda _: None,
         clusters=fake(ClusterPool, take=lambda *_: cluster),
         keep_cluster="never",
         holds=[],

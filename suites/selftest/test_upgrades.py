@@ -161,10 +161,10 @@ def test_a_case_that_upgrades_is_skipped_without_an_earlier_release(kafka: str, 
     assert why is None or why == "no earlier release is listed from which a cluster is upgraded to Kafka 2.8.2"
 
 
-def test_a_cluster_that_is_upgraded_starts_on_the_earlier_build() -> None:
+def test_only_a_case_that_upgrades_its_cluster_has_an_earlier_build() -> None:
     builds = fake(Builds, of=lambda _mode: NEW, earlier=lambda _mode: OLD)
     run = fake(Run, builds=builds, spec=lambda _declared: ClusterSpec(mode=Mode.KRAFT))
-    for upgrades, first in ((True, OLD), (False, NEW)):
+    for upgrades, earlier in ((True, OLD), (False, None)):
         declared = fake(DeclaredCase, scenario=fake(Scenario, upgrades=upgrades), mode=Mode.KRAFT)
-        assert run.first_build(declared) == first
-        assert run.last_build(declared) == NEW
+        assert run.earlier_build(declared) == earlier
+        assert run.build_under_test(declared) == NEW
