@@ -104,16 +104,23 @@ def controllers_restarted(cluster: Cluster) -> Node:
     """
     for controller in cluster.quorum_nodes:
         controller.kill()
-    own_part = OwnPart(cluster, "elect an active controller")
     for controller in cluster.quorum_nodes:
         controller.start()
+    return await_active(cluster)
+
+
+def await_active(cluster: Cluster) -> Node:
+    """Wait until one controller is active; returns it.
+
+    :raises PromiseBroken: none becomes active
+    """
     return await_until(
         cluster.active_controller,
         timeout_s=timeouts.BOOT_S,
         what="a controller to be active",
         retry_on=(NoAnswer,),
         watch=cluster.check_nodes,
-        failure=own_part.undone,
+        failure=OwnPart(cluster, "elect an active controller").undone,
     )
 
 

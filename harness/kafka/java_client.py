@@ -1,8 +1,12 @@
-"""Asks brokers with Kafka's Java client, as Java programs do; the client runs in the JVM of Kafka's tools."""
+"""Asks brokers with Kafka's Java client, as Java programs do, and classes of a build for what they know.
+
+Both run in the JVM of Kafka's tools.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from py4j.java_gateway import JVMView
 
@@ -27,5 +31,36 @@ def cordoned_flags(distribution: Distribution, bootstrap: str, brokers: Collecti
             return {broker: {str(path): bool(of[path].isCordoned()) for path in of} for broker, of in described.items()}
         finally:
             admin.close()
+
+    return ask_java(distribution, ask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataVersion:
+    """A metadata version that a build knows.
+
+    :ivar name: such as 4.3-IV0
+    :ivar level: its number
+    :ivar changes_metadata: whether it changed the format of the metadata, so that no downgrade goes below it
+    """
+
+    name: str
+    level: int
+    changes_metadata: bool
+
+
+def metadata_versions(distribution: Distribution) -> tuple[MetadataVersion, ...]:
+    """The metadata versions that a build knows, lowest first, also those that are not yet released."""
+
+    def ask(jvm: JVMView) -> tuple[MetadataVersion, ...]:
+        values = jvm.org.apache.kafka.server.common.MetadataVersion.values()
+        return tuple(
+            MetadataVersion(
+                name=str(each.version()),
+                level=int(each.featureLevel()),
+                changes_metadata=bool(each.didMetadataChange()),
+            )
+            for each in values
+        )
 
     return ask_java(distribution, ask)

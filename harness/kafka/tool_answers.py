@@ -153,6 +153,32 @@ def describe_dynamic_configs(distribution: Distribution, bootstrap: str, broker:
     return [line.strip() for line in lines]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """A feature of a KRaft cluster, as ``kafka-features describe`` shows it.
+
+    :ivar supported: the highest level that all nodes support
+    :ivar finalized: the level that is in force
+    """
+
+    supported: str
+    finalized: str
+
+
+def describe_features(distribution: Distribution, bootstrap: str) -> dict[str, Feature]:
+    """Run ``kafka-features describe``; the features by name, such as metadata.version."""
+    return read_features(tool_lines(distribution, Tool.FEATURES, "--bootstrap-server", bootstrap, "describe"))
+
+
+def read_features(lines: Iterable[str]) -> dict[str, Feature]:
+    """The lines ``Feature: NAME SupportedMinVersion: … SupportedMaxVersion: … FinalizedVersionLevel: …``."""
+    found = {}
+    for line in lines:
+        if row := re.match(r"Feature: (\S+)\s.*SupportedMaxVersion: (\S+)\s+FinalizedVersionLevel: (\S+)", line):
+            found[row[1]] = Feature(supported=row[2], finalized=row[3])
+    return found
+
+
 def document_configs(distribution: Distribution) -> dict[str, dict[str, str]]:
     """The documentation of broker configs that the build generates: by name, such as its "Type" and "Importance"."""
     return read_config_docs(tool_lines(distribution, Tool.CONFIG_DOCS))

@@ -118,9 +118,9 @@ def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int
 
 
 def reason(output: Iterable[str], errors: str) -> str:
-    """Why a tool failed: its ``Error`` and ``Caused by`` lines, else the last line that it logged or printed."""
+    """Why a tool failed: the lines that it printed for an error, else the last line that it logged or printed."""
     printed = [line.strip() for line in output if line.strip()]
-    causes = [line for line in printed if line.startswith(("Error", "Caused by: "))]
+    causes = [line for line in printed if line.startswith(("Error", "Caused by: ", "Could not "))]
     logged = [
         line
         for line in errors.strip().splitlines()

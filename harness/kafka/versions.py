@@ -136,6 +136,11 @@ class KafkaVersion:
         return self.at_least(3, 8)
 
     @property
+    def upgrades_features_by_release(self) -> bool:
+        """Whether it has ``kafka-features upgrade --release-version`` (KIP-1022); before, ``--metadata`` does it."""
+        return self.at_least(4, 0)
+
+    @property
     def has_cordoned_log_dirs(self) -> bool:
         """Whether it has ``cordoned.log.dirs`` (KIP-1066). They need :data:`CORDON_METADATA_VERSION`, 4.3's default."""
         return self.at_least(4, 3)

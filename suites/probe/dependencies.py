@@ -85,6 +85,13 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=CORDONS,
     ),
     Dependency(
+        id="metadata-versions",
+        kind="class",
+        what="org.apache.kafka.server.common.MetadataVersion says which versions changed the metadata",
+        needed_by=("upgrade/features",),
+        modes=KRAFT,
+    ),
+    Dependency(
         id="exit-hook",
         kind="class",
         what="Exit$Procedure, which keeps Kafka's tools from ending the JVM that they run in",
@@ -205,9 +212,10 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     tool(
         id="tool-features",
         what="kafka-features describe, and upgrade --release-version",
-        needed_by=("kip-1066/metadata-version",),
+        words=("--metadata", "--feature"),  # the first before 4.0
+        needed_by=("kip-1066/metadata-version", "upgrade/features"),
         modes=KRAFT,
-        builds=CORDONS,
+        builds=VersionRange.parse(">=4.0"),
     ),
     tool(
         id="tool-dump-log",

@@ -82,9 +82,10 @@ COMPARED = (
     "readers",
     "schedules",
     "transactions",
+    "upgrade",
 )
 """The suites that compare all sources with the expected state (:mod:`suites.state_check`)."""
-MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules")
+MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules", "upgrade/amid-move")
 """The suites that set dynamic configs, mostly the throttle that holds moves."""
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
@@ -102,6 +103,7 @@ FAIL_LOG_DIRS = (
     "readers",
     "schedules",
     "transactions",
+    "upgrade",
 )
 REASSIGNED = (
     "kip-1066",
@@ -120,6 +122,7 @@ REASSIGNED_BY_REQUEST = (
     "known-bugs/reassigned-again",
     "known-bugs/reassigned-beside-failed",
     "schedules",
+    "upgrade/amid-move",
 )
 GROUPS = ("readers/coordinator-log-dir", "readers/coordinator-log-moved", "transactions/group-offsets")
 """The scenarios that commit offsets of consumer groups without members."""
@@ -141,6 +144,7 @@ METADATA_LOG = (
     "known-bugs",
     "quorum",
     "schedules",
+    "upgrade",
 )
 CONTROLLER_FAILS = (
     "kip-1066/lasts",

@@ -28,6 +28,14 @@ TEXTS: tuple[Dependency, ...] = (
         needed_by=FAIL_LOG_DIRS,
     ),
     log_line(
+        id="log-version",
+        what="a node logs the version of its build at its start",
+        words=(r"Kafka version: {version}(?!\S)",),
+        needed_by=("upgrade",),
+        without="these cases are unknown",
+        tried=False,
+    ),
+    log_line(
         id="log-access-failed",
         what="a broker logs which access met the error for which it takes a log dir offline, and which reads failed",
         words=(
@@ -448,6 +456,15 @@ TEXTS: tuple[Dependency, ...] = (
         without="these cases are invalid, and show the answer",
         modes=KRAFT,
         builds=CORDONS,
+        tried=False,
+    ),
+    error_text(
+        id="text-downgrade-refused",
+        what="the error of kafka-features for a downgrade that may delete metadata",
+        words=(r"Refusing to perform the requested downgrade because it might delete metadata information",),
+        needed_by=("upgrade/features",),
+        without="this case is invalid, and names the error",
+        modes=KRAFT,
         tried=False,
     ),
     error_text(

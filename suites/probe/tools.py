@@ -15,7 +15,7 @@ from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.host.scratch import scratch
 from harness.kafka import tool_answers
-from harness.kafka.java_client import cordoned_flags
+from harness.kafka.java_client import cordoned_flags, metadata_versions
 from harness.kafka.main_classes import exit_hook
 from harness.kafka.tools import tool_output
 from harness.kafka.tools_jvm import public_methods, tool_lines
@@ -125,6 +125,14 @@ def _java_client(trial: Trial) -> str:
     if flags.keys() != {str(log_dir.path) for log_dir in trial.broker.log_dirs}:
         raise Lacking(f"it shows {len(flags)} log dirs of broker 1, which has {len(trial.broker.log_dirs)}")
     return f"{len(flags)} log dirs"
+
+
+@tries("metadata-versions")
+def _metadata_versions(trial: Trial) -> str:
+    versions = metadata_versions(trial.cluster.distribution)
+    if not any(each.changes_metadata for each in versions):
+        raise Lacking(f"none of {len(versions)} versions changed the metadata")
+    return f"{len(versions)} versions, up to {versions[-1].name}"
 
 
 def _described(trial: Trial) -> dict[str, str]:
