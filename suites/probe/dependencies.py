@@ -99,6 +99,13 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         without="each tool runs in a JVM of its own: slower",
     ),
     Dependency(
+        id="config-names",
+        kind="class",
+        what="kafka.server.KafkaConfig.configNames, which lists the broker properties that the build knows",
+        words=("kafka.server.KafkaConfig",),
+        without="jbod run refuses --set",
+    ),
+    Dependency(
         id="points",
         kind="class",
         what="the classes and methods of the points at which threads are held",

@@ -15,6 +15,7 @@ from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.host.scratch import scratch
 from harness.kafka import tool_answers
+from harness.kafka.broker_properties import refusals
 from harness.kafka.java_client import cordoned_flags, metadata_versions
 from harness.kafka.main_classes import exit_hook
 from harness.kafka.tools import tool_output
@@ -25,6 +26,7 @@ from suites.kip_1066.cordons import CORDONED
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
 
 _FIRST_TASKS = "log.initial.task.delay.ms"
+_UNKNOWN = "jbod.unknown"
 
 
 @tries("exit-hook")
@@ -39,6 +41,14 @@ def _exit_hook(trial: Trial) -> str:
 def _admin_client(trial: Trial) -> str:
     name = "org.apache.kafka.clients.admin.DescribeReplicaLogDirsResult$ReplicaLogDirInfo"
     return f"{len(public_methods(trial.cluster.distribution, name))} methods"
+
+
+@tries("config-names")
+def _config_names(trial: Trial) -> str:
+    refused = refusals(trial.cluster.distribution, {**BROKER_SETTINGS, _UNKNOWN: "1"})
+    if refused.keys() - {*SHORT_CONNECT_TIMEOUTS, _FIRST_TASKS} != {_UNKNOWN}:
+        raise Lacking(f"it refuses {refused}, instead of only {_UNKNOWN}")
+    return f"it does not know {', '.join(refused)}"
 
 
 @tries("tool-topics-describe")
