@@ -23,6 +23,7 @@ from harness.measure.fault_costs import FaultCosts
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State, in_words
 from harness.runner.run import Run, run_of
+from harness.runner.set_option import values_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
 SKIPPED_STYLE = "bold red"
@@ -224,7 +225,7 @@ def skips_line(results: Sequence[CaseResult], *, no_skips: bool = False) -> Text
 
 
 def summary(run: Run) -> Text:
-    """Return one line with the number of cases for each verdict, the runs folder and the seed."""
+    """Return one line with the number of cases for each verdict, the runs folder, the seed and ``--set``."""
     text = Text()
     for verdict, style in STYLES.items():
         count = sum(result.verdict == verdict for result in run.results.cases)
@@ -234,4 +235,5 @@ def summary(run: Run) -> Text:
         text.append(f"{mended} mended  ", style="green")
     if undeclared := sum(any(each.state == "undeclared" for each in of.deviations) for of in run.results.cases):
         text.append(f"{undeclared} with an undeclared deviation  ", style="yellow")
-    return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")
+    given = "".join(f", --set {value}" for value in values_of(run.settings))
+    return text.append(f"run folders in {run.runs_dir}, seed {run.seed}{given}", style="dim")

@@ -189,13 +189,14 @@ def shrink(run_dir: Path, jobs: JobsOption) -> int:
     """Find the smallest part of a failing random schedule that still fails."""
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
+    from harness.runner.set_option import options_of
     from harness.runner.shrinking import play_command, shrink_run
 
     run = read_run_json(run_dir)
     if not run.schedule:
         raise UsageError(f"{run_dir} has no schedule to shrink: only runs of random schedules have one")
     build = BuildOptions.of(run.kafka, run.mode)
-    again = arguments_of({**vars(build), "backend": run.backend})
+    again = arguments_of({**vars(build), "backend": run.backend, **options_of(run)})
     say_other_build(run, build)
     shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
     if shrunk.file is None:

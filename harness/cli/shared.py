@@ -42,9 +42,10 @@ def case_again(run: RunRecord, run_dir: Path) -> tuple[str, dict[str, GivenOptio
     """Return the selector and the options that run the case of a run folder again, without its holds."""
     from harness.kafka.builds import BuildOptions
     from harness.runner.outside import selector_of
+    from harness.runner.set_option import options_of
 
     options: dict[str, GivenOption] = {"backend": run.backend, "seed": str(run.seed)}
-    options |= vars(BuildOptions.of(run.kafka, run.mode))
+    options |= vars(BuildOptions.of(run.kafka, run.mode)) | options_of(run)
     selector = selector_of(run.case, run.file)
     if run.schedule:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0

@@ -108,6 +108,7 @@ class ClusterLifecycle:
             "log.dirs": ",".join(map(str, log_dirs)),
             **({"broker.rack": rack} if rack else {}),
             **self.quorum.broker_settings(id, self._backend.listeners(name)),
+            **self.spec.given,
             **self.spec.overrides,
         }
         return Broker(

@@ -52,7 +52,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
 
 
 class ClusterSettings(TypedDict, total=False):
-    """The fields of :class:`ClusterSpec` that a scenario or a fault may set: all except ``mode`` and ``backend``."""
+    """The fields of :class:`ClusterSpec` that a scenario or a fault may set: the others belong to the run."""
 
     brokers: int
     log_dirs: int
@@ -87,7 +87,8 @@ class ClusterSpec:
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar holds: whether threads of Kafka's nodes can be held at points (:mod:`harness.kafka.points`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
-    :ivar overrides: broker settings that replace :data:`BROKER_SETTINGS`
+    :ivar given: broker settings of the run (``--set``) that replace :data:`BROKER_SETTINGS`
+    :ivar overrides: broker settings of the scenario that replace both
     """
 
     mode: Mode
@@ -105,6 +106,7 @@ class ClusterSpec:
     mbeans: bool = True
     holds: bool = False
     backend: str = "process"
+    given: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -124,6 +126,11 @@ class ClusterSpec:
             raise ValueError("only dedicated controllers have volumes, and only of the kind that the brokers have")
         if not self.mbeans and (self.combined or self.controllers > 1):
             raise ValueError("several controllers need MBeans, which show which one is active")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of every broker, in both metadata modes."""
+        return {**BROKER_SETTINGS, **self.given, **self.overrides}
 
     @property
     def broker_ids(self) -> range:

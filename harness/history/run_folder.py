@@ -56,6 +56,7 @@ class RunRecord:
     :ivar served: the ids of the cases that the cluster had served before
     :ivar schedule: the random schedule that was played; None for other cases
     :ivar holds: the values of ``--hold``
+    :ivar settings: the broker properties of ``--set``
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
     :ivar jbod: the version of the harness; None in older files
@@ -80,6 +81,7 @@ class RunRecord:
     served: Sequence[str] = ()
     schedule: Mapping[str, object] | None = None
     holds: Sequence[str] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
     steps_done: int = 0
     steps: int = 0
     outcome: OutcomeRecord | None = None

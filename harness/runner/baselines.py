@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -31,6 +32,7 @@ from harness.host.own_version import own_revision, own_version
 from harness.kafka.builds import BuildRecord
 from harness.kafka.distribution import Distribution
 from harness.runner import ledger
+from harness.runner.set_option import values_of
 
 FOLDER = "baselines"
 _LIST = "baseline.json"
@@ -245,23 +247,31 @@ class Baselines:
         except JbodError:
             return False
         own = run.jbod or OwnVersion(version="?")
-        return conditions_of(own, run.kafka, run.backend or "?", run.host) == self.conditions
+        return conditions_of(own, run.kafka, run.backend or "?", run.host, run.settings) == self.conditions
 
     @property
     def _lock(self) -> Path:
         return self.folder.with_name(f".{self.folder.name}.lock")
 
 
-def conditions_of(own: OwnVersion, build: BuildRecord, backend: str, host: Mapping[str, object]) -> Conditions:
+def conditions_of(
+    own: OwnVersion,
+    build: BuildRecord,
+    backend: str,
+    host: Mapping[str, object],
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Conditions:
     """Return the conditions of a run.
 
     :param host: as in run.json (:func:`harness.host.facts.machine_facts`)
+    :param settings: the broker properties of ``--set``; a qualification has none
     """
     names = {"cores": "cores", "kernel": "kernel", "python": "Python", "java": "Java", "broker_uid": "brokers of uid"}
     return {
         "jbod": str(own),
         "Kafka": f"{build.version} ({build.source}, sha256 {build.sha256})",
         "backend": backend,
+        "--set": " ".join(values_of(settings)) or "nothing",
         **{says: _UNKNOWN if host.get(name) is None else str(host[name]) for name, says in names.items()},
     }
 

@@ -169,6 +169,7 @@ class Case:
                 **({"controllers": spec.controllers, "combined": spec.combined} if spec.mode is Mode.KRAFT else {}),
             },
             overrides=dict(spec.overrides),
+            **({"settings": dict(spec.given)} if spec.given else {}),
         )
 
     def _interference(self) -> dict[str, object]:

@@ -34,6 +34,7 @@ class CaseResult:
     :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
     :ivar crowding: how crowded the machine was; None if the run folder could not be written
     :ivar interference: what was held, thrown or changed inside the brokers
+    :ivar settings: the broker properties of ``--set``
     """
 
     case: CaseId
@@ -54,11 +55,17 @@ class CaseResult:
     sha256: str = ""
     crowding: CrowdedTime | None = None
     interference: Sequence[Interference] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_of_mutant(self) -> bool:
         """Whether the build had a defect on purpose, so that the case says nothing about Kafka."""
         return any(each.kind == "mutant" for each in self.interference)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it counts as a run of its case: the build is as Kafka made it, and the settings are the suites'."""
+        return not self.is_of_mutant and not self.settings
 
     @property
     def is_crowded(self) -> bool:
@@ -112,6 +119,7 @@ class CaseResult:
             "crowding": asdict(self.crowding) if self.crowding else None,
             "crowded": self.is_crowded,
             "interference": [asdict(each) for each in self.interference],
+            "settings": dict(self.settings),
         }
         return entry | {name: value for name, value in optional.items() if value}
 
@@ -137,6 +145,7 @@ class CaseResult:
             sha256=entry.get("kafka_sha256", ""),
             crowding=CrowdedTime(**entry["crowding"]) if "crowding" in entry else None,
             interference=[Interference.from_json(each) for each in entry.get("interference", ())],
+            settings=entry.get("settings", {}),
             **fields,
         )
 

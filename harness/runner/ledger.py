@@ -2,7 +2,7 @@
 
 ``ledger.jsonl`` in the runs folder has one line for each case, appended when the case ends. Run folders may be deleted
 without loss. The ledger shows which cases have not run for long (:func:`longest_ago`), which are flaky, and how long
-each takes. A skipped case has no line.
+each takes. A skipped case has no line, and neither has a case on a mutant or with ``--set``.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Entry:
 
 
 def note(runs_dir: Path, result: CaseResult) -> None:
-    """Append a case that ended, unless it was skipped or its build is a mutant. A full disk raises no error."""
-    if result.verdict == "skipped" or result.run_dir is None or result.is_of_mutant:
+    """Append a case that ended, unless it was skipped or is no ordinary run. A full disk raises no error."""
+    if result.verdict == "skipped" or result.run_dir is None or not result.is_ordinary:
         return
     proven = [fault for fault in result.faults if fault.proven]
     entry = Entry(

@@ -137,6 +137,7 @@ class OpenCase:
             sha256=str(case.extra.get("kafka", {}).get("sha256", "")),
             crowding=case.crowding,
             interference=case.interference,
+            settings=case.extra.get("settings", {}),
         )
 
     def _faults(self, case: Case) -> list[FaultCosts]:

@@ -18,11 +18,12 @@ import pytest
 from harness.cluster.fast_starts import prepare_fast_starts
 from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.spec import ClusterSpec
-from harness.errors import EnvironmentLacks
+from harness.errors import EnvironmentLacks, UsageError
 from harness.host import undo
 from harness.host.abilities import Ability, abilities
 from harness.host.cache import cache_dir
 from harness.host.scratch import scratch_folder
+from harness.kafka.broker_properties import refusals
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import Distribution, jolokia_agent, spark_kafka_jars
 from harness.kafka.points import with_points
@@ -39,6 +40,7 @@ from harness.runner.pausing import Pause
 from harness.runner.results import Results
 from harness.runner.scenario import DeclaredCase
 from harness.runner.selection import Selection
+from harness.runner.set_option import conflict, settings_of
 from harness.runner.subrun import arguments_of
 from harness.spark.session import SessionSource, check_master
 from harness.spark.shared import share, shared_session
@@ -52,6 +54,7 @@ class Run:
 
     :ivar build: the options that choose its build; ``latest`` is already resolved to a version
     :ivar found: messages from resolving ``latest``
+    :ivar settings: the broker properties of ``--set``
     :ivar lacks: what the backend cannot do on any machine
     :ivar again: the options that choose the same build, backend and seed again
     :ivar jobs: how many cases run at once, at the start of the run
@@ -84,8 +87,15 @@ class Run:
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of(
-            {**vars(build), "backend": self.backend, "seed": self.seed, "hold": (*get("--hold"),)}
+            {
+                **vars(build),
+                "backend": self.backend,
+                "seed": self.seed,
+                "hold": (*get("--hold"),),
+                "set": (*get("--set"),),
+            }
         )
+        self.settings = settings_of(get("--set"))
         self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
         self.distributed: Sequence[DeclaredCase] | None = None
         program, *arguments = from_controller.get("mainargv", sys.argv)
@@ -127,6 +137,8 @@ class Run:
         check_runs_dir(self.runs_dir)
         backend_kind(self.backend).check()
         for mode in sorted(modes):
+            self._check_settings(self.builds.of(mode, self.say))
+        for mode in sorted(modes):
             prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
         for mode in sorted(upgrades):
             prepare_fast_starts(self.builds.earlier(mode, self.say), mode, self.backend, self.say)
@@ -137,6 +149,14 @@ class Run:
         if judges:
             prepare_spark_archive(spark_kafka_jars(cache_dir(), say=self.say), self.say)
         jolokia_agent(cache_dir(), say=self.say)
+
+    def _check_settings(self, build: Distribution) -> None:
+        """Check that a build takes the properties of ``--set``: Kafka only ignores one that it does not know.
+
+        :raises UsageError: it does not
+        """
+        for key, why in refusals(build, self.settings).items():
+            raise UsageError(f"--set {key}={self.settings[key]}: Kafka {build.version} {why}")
 
     @cached_property
     def spark_address(self) -> Path | None:
@@ -178,7 +198,7 @@ class Run:
 
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
         """Return the spec of a case's cluster."""
-        spec = declared.spec(self.backend)
+        spec = replace(declared.spec(self.backend), given=self.settings)
         return replace(spec, holds=True) if self.holds else spec
 
     def shared_spec(self, declared: DeclaredCase | None) -> ClusterSpec | None:
@@ -200,9 +220,18 @@ class Run:
             return None
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"
 
+    def unfit_settings(self, declared: DeclaredCase) -> str | None:
+        """Return why a case cannot run with ``--set``; None if it can."""
+        return conflict(self.settings, self.spec(declared).overrides)
+
     def why_not(self, declared: DeclaredCase) -> str | None:
-        """Return why a case cannot run on this build and machine; None if it can."""
-        return self.unfit_build(declared) or "; ".join(map(str, self.lacking(declared))) or None
+        """Return why a case cannot run on this build and machine, or with ``--set``; None if it can."""
+        return (
+            self.unfit_build(declared)
+            or self.unfit_settings(declared)
+            or "; ".join(map(str, self.lacking(declared)))
+            or None
+        )
 
     def lacking(self, declared: DeclaredCase) -> list[Ability | Lack]:
         """Return what this machine and this build lack for a case."""

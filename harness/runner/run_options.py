@@ -14,7 +14,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from harness.errors import UsageError
-from harness.runner.hold_option import checked
+from harness.runner import hold_option, set_option
 from harness.runner.pausing import MOMENTS
 
 
@@ -161,8 +161,19 @@ HOLDS = (
         "POINT@WHERE/SECONDS for how long (default: 0.5); jbod points lists the points.",
         action="append",
         default=[],
-        type=checked,
+        type=hold_option.checked,
     ),
 )
-RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE, *HOLDS)
+SETTINGS = (
+    _option(
+        "--set",
+        "KEY=VALUE",
+        "A property of every broker and KRaft controller. Cases whose scenario needs another value are skipped; a "
+        "topic's own config wins over it. The run is in no ledger.",
+        action="append",
+        default=[],
+        type=set_option.checked,
+    ),
+)
+RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE, *HOLDS, *SETTINGS)
 """All options, in the order of ``jbod run --help``."""

@@ -23,6 +23,7 @@ from harness.errors import HarnessError
 from harness.history.run_folder import RunRecord
 from harness.host.atomic_write import write_atomically
 from harness.kafka.builds import BuildOptions
+from harness.runner.set_option import options_of
 from harness.runner.subrun import arguments_of, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES, SCHEDULES
 
@@ -207,5 +208,6 @@ def shrink_command(run_dir: str | Path) -> str:
 
 def play_command(file: str | Path, run: RunRecord) -> str:
     """Return the command that plays a schedule on the build and backend of its original run."""
-    chosen = arguments_of({**vars(BuildOptions.of(run.kafka, run.mode)), "backend": run.backend})
+    build = vars(BuildOptions.of(run.kafka, run.mode))
+    chosen = arguments_of({**build, "backend": run.backend, **options_of(run)})
     return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])

@@ -42,9 +42,12 @@ def dynamic_quorum(work_dir: Path, distribution: Distribution | None = None) -> 
 
 @pytest.mark.parametrize("controllers", [1, 3])
 def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Path, controllers: int) -> None:
-    """Without them the controller moves leaders 5 min after the start, and never elects an unclean leader."""
+    """Without them the controller moves leaders 5 min after the start, and never elects an unclean leader.
+
+    What ``--set`` has is theirs, too.
+    """
     asked = {"unclean.leader.election.enable": "true", "log.dir.failure.timeout.ms": "1000"}
-    spec = ClusterSpec(mode=Mode.KRAFT, controllers=controllers, overrides=asked)
+    spec = ClusterSpec(mode=Mode.KRAFT, controllers=controllers, overrides=asked, given={"num.io.threads": "3"})
     quorum = KRaftQuorum(
         spec=spec,
         work_dir=tmp_path,
@@ -54,9 +57,12 @@ def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Pat
         undo_log=fake(UndoLog),
     )
     for node in quorum.node_specs():
-        settings = {name: node.properties.get(name) for name in ("auto.leader.rebalance.enable", *asked)}
+        settings = {
+            name: node.properties.get(name) for name in ("auto.leader.rebalance.enable", "num.io.threads", *asked)
+        }
         assert settings == {
             "auto.leader.rebalance.enable": "false",
+            "num.io.threads": "3",
             "unclean.leader.election.enable": "true",
             "log.dir.failure.timeout.ms": None,
         }

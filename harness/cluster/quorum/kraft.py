@@ -20,7 +20,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import SERVICE, Backend, Node, NodeSpec
 from harness.cluster.quorum.format_template import FormatTemplate, Role, random_uuid
-from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS, ClusterSpec
+from harness.cluster.spec import SHORT_CONNECT_TIMEOUTS, ClusterSpec
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.host.volume import Volume
@@ -117,7 +117,7 @@ class KRaftQuorum:
             "controller.quorum.election.backoff.max.ms": "100",
             "controller.quorum.fetch.timeout.ms": "2000",
         }
-        settings = {**BROKER_SETTINGS, **self._spec.overrides}
+        settings = self._spec.settings
         return NodeSpec(
             name=f"controller-{id}",
             main_class=self._main_class,
@@ -129,6 +129,7 @@ class KRaftQuorum:
                 "log.dirs": str(self._controller_dir(id)),
                 **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
                 **(alone if self._spec.controllers == 1 else {}),
+                **self._spec.given,
             },
         )
 
