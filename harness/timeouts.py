@@ -1,7 +1,8 @@
 """Named time-outs in seconds, each with its reason.
 
 A wait that takes longer than its time-out counts as failed. A time-out is several times the time measured on 2 cores;
-no wait sleeps for all of it.
+no wait sleeps for all of it. With other settings of brokers than the fast ones, each wait for Kafka may take longer by
+what they add (:attr:`harness.cluster.spec.ClusterSpec.delay_s`).
 """
 
 from __future__ import annotations

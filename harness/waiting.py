@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from harness.crowding import Deadline
@@ -32,6 +33,7 @@ class _Awaited(threading.local):
 
 
 _awaited = _Awaited()
+_longer_s = 0.0
 
 
 def awaited_s() -> float:
@@ -56,6 +58,20 @@ def let_pass(seconds: float, *, since: float | None = None) -> None:
     _awaited.seconds += time.monotonic() - began
 
 
+@contextmanager
+def waiting_longer(seconds: float) -> Iterator[None]:
+    """Inside the block, in every thread, each wait for Kafka may take so many seconds longer.
+
+    Time-outs allow for the fast settings of brokers (:mod:`harness.cluster.profile`).
+    """
+    global _longer_s
+    before, _longer_s = _longer_s, seconds
+    try:
+        yield
+    finally:
+        _longer_s = before
+
+
 def await_until(
     observe: Callable[[], T],
     until: Callable[[T], bool] = bool,
@@ -75,8 +91,8 @@ def await_until(
     scenario awaits: ``wait.long`` when it becomes long, and ``wait.over`` with its seconds.
 
     :param observe: reads the value once; must itself be bounded in time
-    :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`); a value
-        that is observed later still counts
+    :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`) or with
+        slow settings of brokers (:func:`waiting_longer`); a value that is observed later still counts
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
     :param poll_s: seconds between two observations. If an observation takes longer, the pause after it is as long, so
         that what is awaited gets its share of the processor
@@ -91,6 +107,8 @@ def await_until(
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
     """
+    if for_kafka:
+        timeout_s += _longer_s
     deadline = Deadline(timeout_s)
     start, before_s = time.monotonic(), _awaited.seconds
     last: object = "nothing seen yet"

@@ -21,6 +21,8 @@ from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import rerun_command
 from harness.runner.deviation import NotedDeviation, State
 from harness.runner.results import RESULTS_FILES
+from harness.runner.set_option import options_of
+from harness.runner.subrun import arguments_of
 from harness.runner.suite_kinds import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
 
@@ -179,13 +181,17 @@ def row_of(folder: RunFolder) -> Row:
 
 
 def _id(folder: RunFolder) -> str:
-    """The case's id. Random schedules get new numbers in each run, so their names come from their content."""
+    """The case's id, with the options that change its settings: so it is not the newest run of the ordinary case.
+
+    Random schedules get new numbers in each run, so their names come from their content.
+    """
     run = folder.run
+    unusual = "".join(f" {option}" for option in arguments_of(options_of(run.profile, run.settings)))
     if run.schedule is None:
-        return run.case
+        return run.case + unusual
     content = json.dumps(run.schedule, sort_keys=True)
     drawn = "steps" if run.schedule.get("seed") is None else f"seed {run.schedule['seed']}"
-    return f"{run.case.partition('[')[0]}[{run.mode}, {drawn}, {zlib.crc32(content.encode()):08x}]"
+    return f"{run.case.partition('[')[0]}[{run.mode}, {drawn}, {zlib.crc32(content.encode()):08x}]{unusual}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ def scenario(
     fresh: bool = False,
     upgrades: bool = False,
     leaves: tuple[UnderWay, ...] = (),
+    any_profile: bool = False,
     kraft: ClusterSettings | None = None,
     **spec: Unpack[ClusterSettings],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -56,6 +57,8 @@ def scenario(
     :param upgrades: its cluster, which no other case uses, starts on an earlier release
         (:func:`harness.kafka.versions.upgraded_from`). It upgrades nodes to the fixture ``build_under_test``
     :param leaves: what it leaves under way at its end, on purpose (:mod:`harness.cluster.under_way`)
+    :param any_profile: its steps and checks suit the settings of every profile (:mod:`harness.cluster.profile`), so
+        also ``min.insync.replicas=2``; otherwise it is skipped with other profiles than the fast one
     :param kraft: settings of the cluster in KRaft mode only; they win over ``spec``
     :param spec: settings of the cluster in both modes: fields of :class:`harness.cluster.spec.ClusterSpec`
     """
@@ -73,6 +76,7 @@ def scenario(
         fresh=fresh or upgrades,
         upgrades=upgrades,
         leaves=leaves,
+        any_profile=any_profile,
         spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )
     return pytest.mark.scenario(declared)

@@ -23,7 +23,6 @@ from harness.measure.fault_costs import FaultCosts
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State, in_words
 from harness.runner.run import Run, run_of
-from harness.runner.set_option import values_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
 SKIPPED_STYLE = "bold red"
@@ -225,7 +224,7 @@ def skips_line(results: Sequence[CaseResult], *, no_skips: bool = False) -> Text
 
 
 def summary(run: Run) -> Text:
-    """Return one line with the number of cases for each verdict, the runs folder, the seed and ``--set``."""
+    """Return one line with the number of cases for each verdict, the runs folder, the seed and unusual settings."""
     text = Text()
     for verdict, style in STYLES.items():
         count = sum(result.verdict == verdict for result in run.results.cases)
@@ -235,5 +234,4 @@ def summary(run: Run) -> Text:
         text.append(f"{mended} mended  ", style="green")
     if undeclared := sum(any(each.state == "undeclared" for each in of.deviations) for of in run.results.cases):
         text.append(f"{undeclared} with an undeclared deviation  ", style="yellow")
-    given = "".join(f", --set {value}" for value in values_of(run.settings))
-    return text.append(f"run folders in {run.runs_dir}, seed {run.seed}{given}", style="dim")
+    return text.append(", ".join([f"run folders in {run.runs_dir}", f"seed {run.seed}", *run.unusual]), style="dim")

@@ -196,7 +196,7 @@ def shrink(run_dir: Path, jobs: JobsOption) -> int:
     if not run.schedule:
         raise UsageError(f"{run_dir} has no schedule to shrink: only runs of random schedules have one")
     build = BuildOptions.of(run.kafka, run.mode)
-    again = arguments_of({**vars(build), "backend": run.backend, **options_of(run)})
+    again = arguments_of({**vars(build), "backend": run.backend, **options_of(run.profile, run.settings)})
     say_other_build(run, build)
     shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
     if shrunk.file is None:

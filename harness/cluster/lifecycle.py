@@ -21,7 +21,6 @@ from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
-from harness.cluster.spec import BROKER_SETTINGS
 from harness.cluster.watcher import MBeanWatcher, Watcher
 from harness.errors import EngineGone, HarnessError
 from harness.host.cache import cache_dir
@@ -60,8 +59,12 @@ class ClusterLifecycle:
 
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
-            zookeeper = self._context.distribution.main_class(Tool.ZOOKEEPER)
-            return ZooKeeperQuorum(work_dir=self._context.work_dir, backend=self._backend, main_class=zookeeper)
+            return ZooKeeperQuorum(
+                work_dir=self._context.work_dir,
+                backend=self._backend,
+                main_class=self._context.distribution.main_class(Tool.ZOOKEEPER),
+                profile=self.spec.profile,
+            )
         kind = partial(DynamicQuorum, distribution=self.distribution) if self.spec.dynamic_quorum else KRaftQuorum
         return kind(
             spec=self.spec,
@@ -104,7 +107,7 @@ class ClusterLifecycle:
                 log_dirs[at / f"log-dir-{n}"] = volume
         rack = self.spec.racks[id - 1] if self.spec.racks else None
         properties = {
-            **BROKER_SETTINGS,
+            **self.spec.profile.settings,
             "log.dirs": ",".join(map(str, log_dirs)),
             **({"broker.rack": rack} if rack else {}),
             **self.quorum.broker_settings(id, self._backend.listeners(name)),

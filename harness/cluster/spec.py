@@ -1,4 +1,4 @@
-"""The specification of a cluster, and the settings that every broker gets."""
+"""The specification of a cluster."""
 
 from __future__ import annotations
 
@@ -6,49 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from harness.cluster.profile import FAST, Profile, delay_s
 from harness.host.volume import VolumeKind
 from harness.kafka.versions import Mode
-
-# The port of an ended process refuses a connection at once. The address of an ended container does not answer. A node
-# that connects to it, such as to a former controller, would wait for 10 to 30 s. Builds before 2.7 still wait.
-SHORT_CONNECT_TIMEOUTS: Mapping[str, str] = {
-    "socket.connection.setup.timeout.ms": "1000",
-    "socket.connection.setup.timeout.max.ms": "1000",
-}
-
-# For both metadata modes; a spec's overrides win. The comments say why a value is not Kafka's default.
-BROKER_SETTINGS: Mapping[str, str] = {
-    # A broker notices a failed log dir at the next write of a checkpoint: 5 to 60 s by default.
-    "replica.high.watermark.checkpoint.interval.ms": "500",
-    "log.flush.offset.checkpoint.interval.ms": "500",
-    "log.flush.start.offset.checkpoint.interval.ms": "500",
-    # In KRaft a leader waits this long for a follower whose log dir failed, although the controller has removed it from
-    # the ISR: its broker is alive, so it is still "eligible" (Partition.maybeIncrementLeaderHW,
-    # shouldWaitForReplicaToJoinIsr). Meanwhile no client gets an ack or a record: 30 s by default.
-    "replica.lag.time.max.ms": "5000",
-    # Only a scenario moves leaders and creates topics.
-    "auto.leader.rebalance.enable": "false",
-    "auto.create.topics.enable": "false",
-    # A single broker with a failed log dir must be able to serve clients.
-    "min.insync.replicas": "1",
-    "offsets.topic.num.partitions": "1",
-    "offsets.topic.replication.factor": "3",
-    "transaction.state.log.num.partitions": "1",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    # Many JVMs on few cores: fewer threads, less memory.
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-    "background.threads": "2",
-    "log.cleaner.dedupe.buffer.size": "4194304",
-    **SHORT_CONNECT_TIMEOUTS,
-    # A cluster must be empty before the next case. The first setting delays the deletion of files, after a topic is
-    # deleted or a move ends (60 s by default). The second is the least time from a broker's start to its first deletion
-    # (30 s; a setting since 3.8).
-    "log.segment.delete.delay.ms": "1000",
-    "log.initial.task.delay.ms": "1000",
-}
 
 
 class ClusterSettings(TypedDict, total=False):
@@ -87,7 +47,8 @@ class ClusterSpec:
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar holds: whether threads of Kafka's nodes can be held at points (:mod:`harness.kafka.points`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
-    :ivar given: broker settings of the run (``--set``) that replace :data:`BROKER_SETTINGS`
+    :ivar profile: the settings of all nodes
+    :ivar given: broker settings of the run (``--set``) that replace those of the profile
     :ivar overrides: broker settings of the scenario that replace both
     """
 
@@ -106,6 +67,7 @@ class ClusterSpec:
     mbeans: bool = True
     holds: bool = False
     backend: str = "process"
+    profile: Profile = FAST
     given: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
 
@@ -129,8 +91,20 @@ class ClusterSpec:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The settings of every broker, in both metadata modes."""
-        return {**BROKER_SETTINGS, **self.given, **self.overrides}
+        """The settings of every broker, except those that differ from broker to broker."""
+        return {**self._of_run, **self.overrides}
+
+    @property
+    def _of_run(self) -> Mapping[str, str]:
+        return {**self.profile.settings, **self.profile.of_mode[self.mode], **self.given}
+
+    @property
+    def delay_s(self) -> float:
+        """How much longer waits for Kafka may take than with the fast profile, by the settings of the run.
+
+        A scenario with overrides waits as long as these need.
+        """
+        return delay_s(self._of_run, self.mode)
 
     @property
     def broker_ids(self) -> range:

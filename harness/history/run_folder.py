@@ -56,6 +56,7 @@ class RunRecord:
     :ivar served: the ids of the cases that the cluster had served before
     :ivar schedule: the random schedule that was played; None for other cases
     :ivar holds: the values of ``--hold``
+    :ivar profile: the name of its profile (:mod:`harness.cluster.profile`)
     :ivar settings: the broker properties of ``--set``
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
@@ -81,6 +82,7 @@ class RunRecord:
     served: Sequence[str] = ()
     schedule: Mapping[str, object] | None = None
     holds: Sequence[str] = ()
+    profile: str = "fast"
     settings: Mapping[str, str] = field(default_factory=dict)
     steps_done: int = 0
     steps: int = 0

@@ -23,6 +23,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from harness.cluster.profile import FAST
 from harness.errors import HarnessError, JbodError
 from harness.history.run_folder import OwnVersion, read_run_json
 from harness.host.atomic_write import write_atomically
@@ -247,7 +248,7 @@ class Baselines:
         except JbodError:
             return False
         own = run.jbod or OwnVersion(version="?")
-        return conditions_of(own, run.kafka, run.backend or "?", run.host, run.settings) == self.conditions
+        return conditions_of(own, run.kafka, run.backend or "?", run.host, run.profile, run.settings) == self.conditions
 
     @property
     def _lock(self) -> Path:
@@ -259,11 +260,13 @@ def conditions_of(
     build: BuildRecord,
     backend: str,
     host: Mapping[str, object],
+    profile: str = FAST.name,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Conditions:
     """Return the conditions of a run.
 
     :param host: as in run.json (:func:`harness.host.facts.machine_facts`)
+    :param profile: the name of its profile; a qualification has the fast one
     :param settings: the broker properties of ``--set``; a qualification has none
     """
     names = {"cores": "cores", "kernel": "kernel", "python": "Python", "java": "Java", "broker_uid": "brokers of uid"}
@@ -271,6 +274,7 @@ def conditions_of(
         "jbod": str(own),
         "Kafka": f"{build.version} ({build.source}, sha256 {build.sha256})",
         "backend": backend,
+        "profile": profile,
         "--set": " ".join(values_of(settings)) or "nothing",
         **{says: _UNKNOWN if host.get(name) is None else str(host[name]) for name, says in names.items()},
     }

@@ -169,6 +169,7 @@ class Case:
                 **({"controllers": spec.controllers, "combined": spec.combined} if spec.mode is Mode.KRAFT else {}),
             },
             overrides=dict(spec.overrides),
+            profile=spec.profile.name,
             **({"settings": dict(spec.given)} if spec.given else {}),
         )
 

@@ -14,7 +14,9 @@ from harness.kafka.builds import BuildOptions
 from harness.runner.case import Case
 from harness.runner.holding import HoldsAmidFaults
 from harness.runner.open_case import OpenCase
+from harness.runner.run import Run
 from harness.runner.subrun import arguments_of
+from harness.waiting import waiting_longer
 
 
 @contextmanager
@@ -30,35 +32,43 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     case.record_cluster(spec, build, earlier)
     if run.holds:
         case.record(holds=[str(each) for each in run.holds])
-    cluster = run.clusters.take(spec, case) or boot(
-        spec,
-        earlier or build,
-        run_id=case.run_dir.name,
-        record_dir=case.run_dir,
-        journal=case.journal,
-        outlives_harness=run.keep_cluster != "never",
-    )
-    goes_on = False
-    try:
-        amid_faults = HoldsAmidFaults(run.holds)
-        amid_faults.attach(cluster)
-        if run.pause:
-            run.pause.how_to_reach = partial(how_to_reach, cluster)
-
-        def listen(event: Event) -> None:
-            amid_faults(event)
-            if run.pause:
-                run.pause(event)
-
-        case.journal.listener = listen
+    with waiting_longer(spec.delay_s):
+        cluster = run.clusters.take(spec, case) or boot(
+            spec,
+            earlier or build,
+            run_id=case.run_dir.name,
+            record_dir=case.run_dir,
+            journal=case.journal,
+            outlives_harness=run.keep_cluster != "never",
+        )
+        goes_on = False
         try:
-            yield cluster
+            with _listening(cluster, run, case):
+                yield cluster
+            goes_on = _goes_on(cluster, open_case, case)
         finally:
-            amid_faults.end()
-        goes_on = _goes_on(cluster, open_case, case)
+            if not goes_on:
+                cluster.stop()
+
+
+@contextmanager
+def _listening(cluster: Cluster, run: Run, case: Case) -> Iterator[None]:
+    """Inside the block, the holds and the pauses of the run follow the events of the case."""
+    amid_faults = HoldsAmidFaults(run.holds)
+    amid_faults.attach(cluster)
+    if run.pause:
+        run.pause.how_to_reach = partial(how_to_reach, cluster)
+
+    def listen(event: Event) -> None:
+        amid_faults(event)
+        if run.pause:
+            run.pause(event)
+
+    case.journal.listener = listen
+    try:
+        yield
     finally:
-        if not goes_on:
-            cluster.stop()
+        amid_faults.end()
 
 
 def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.cluster.profile import FAST
 from harness.crowding import PATIENCE, CrowdedTime
 from harness.measure.fault_costs import FaultCosts
 from harness.measure.interference import Interference
@@ -34,6 +35,7 @@ class CaseResult:
     :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
     :ivar crowding: how crowded the machine was; None if the run folder could not be written
     :ivar interference: what was held, thrown or changed inside the brokers
+    :ivar profile: the name of its profile (:mod:`harness.cluster.profile`)
     :ivar settings: the broker properties of ``--set``
     """
 
@@ -55,6 +57,7 @@ class CaseResult:
     sha256: str = ""
     crowding: CrowdedTime | None = None
     interference: Sequence[Interference] = ()
+    profile: str = FAST.name
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -65,7 +68,7 @@ class CaseResult:
     @property
     def is_ordinary(self) -> bool:
         """Whether it counts as a run of its case: the build is as Kafka made it, and the settings are the suites'."""
-        return not self.is_of_mutant and not self.settings
+        return not self.is_of_mutant and not self.settings and self.profile == FAST.name
 
     @property
     def is_crowded(self) -> bool:
@@ -119,6 +122,7 @@ class CaseResult:
             "crowding": asdict(self.crowding) if self.crowding else None,
             "crowded": self.is_crowded,
             "interference": [asdict(each) for each in self.interference],
+            "profile": self.profile if self.profile != FAST.name else None,
             "settings": dict(self.settings),
         }
         return entry | {name: value for name, value in optional.items() if value}
@@ -145,6 +149,7 @@ class CaseResult:
             sha256=entry.get("kafka_sha256", ""),
             crowding=CrowdedTime(**entry["crowding"]) if "crowding" in entry else None,
             interference=[Interference.from_json(each) for each in entry.get("interference", ())],
+            profile=entry.get("profile", FAST.name),
             settings=entry.get("settings", {}),
             **fields,
         )

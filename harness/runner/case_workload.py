@@ -79,6 +79,9 @@ class CaseWorkload:
         if (transactional := settings.get("transactional")) is not None:
             self._in_transactions = True
             settings["transactional"] = replace(transactional, seed=self._case.id.seed)
+        if (compression := self._cluster.spec.profile.compression) is not None:
+            own = settings.get("producer_config", {})
+            settings["producer_config"] = {"compression.type": compression, **own}
         phase = self._case.phase
         self._case.enter("load")
         own_part = OwnPart(self._cluster, "serve producers and consumers, also in groups", needs_all=False)

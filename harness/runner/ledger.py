@@ -2,7 +2,8 @@
 
 ``ledger.jsonl`` in the runs folder has one line for each case, appended when the case ends. Run folders may be deleted
 without loss. The ledger shows which cases have not run for long (:func:`longest_ago`), which are flaky, and how long
-each takes. A skipped case has no line, and neither has a case on a mutant or with ``--set``.
+each takes. A skipped case has no line, and neither has a case on a mutant, with ``--set`` or
+with another profile than the fast one.
 """
 
 from __future__ import annotations

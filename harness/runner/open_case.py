@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from harness.cluster.profile import FAST
 from harness.crowding import Deadline
 from harness.errors import BuildLacks, HarnessError
 from harness.measure.errors_logged import errors_logged
@@ -137,6 +138,7 @@ class OpenCase:
             sha256=str(case.extra.get("kafka", {}).get("sha256", "")),
             crowding=case.crowding,
             interference=case.interference,
+            profile=case.extra.get("profile", FAST.name),
             settings=case.extra.get("settings", {}),
         )
 

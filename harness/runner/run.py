@@ -17,6 +17,7 @@ import pytest
 
 from harness.cluster.fast_starts import prepare_fast_starts
 from harness.cluster.nodes.backends import backend_kind
+from harness.cluster.profile import FAST, PROFILES
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EnvironmentLacks, UsageError
 from harness.host import undo
@@ -40,7 +41,7 @@ from harness.runner.pausing import Pause
 from harness.runner.results import Results
 from harness.runner.scenario import DeclaredCase
 from harness.runner.selection import Selection
-from harness.runner.set_option import conflict, settings_of
+from harness.runner.set_option import conflict, options_of, settings_of
 from harness.runner.subrun import arguments_of
 from harness.spark.session import SessionSource, check_master
 from harness.spark.shared import share, shared_session
@@ -54,9 +55,11 @@ class Run:
 
     :ivar build: the options that choose its build; ``latest`` is already resolved to a version
     :ivar found: messages from resolving ``latest``
+    :ivar profile: the settings that all cases have in common
     :ivar settings: the broker properties of ``--set``
     :ivar lacks: what the backend cannot do on any machine
-    :ivar again: the options that choose the same build, backend and seed again
+    :ivar again: the options that choose the same build, backend, seed and settings again
+    :ivar unusual: those of them that change the settings that all suites have in common
     :ivar jobs: how many cases run at once, at the start of the run
     :ivar distributed: the cases that workers run, in the process that distributes them; None if it does not know them
     :ivar running: the case that runs now in this process
@@ -86,16 +89,13 @@ class Run:
         self.lacks = backend_kind(self.backend).lacks
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-        self.again = arguments_of(
-            {
-                **vars(build),
-                "backend": self.backend,
-                "seed": self.seed,
-                "hold": (*get("--hold"),),
-                "set": (*get("--set"),),
-            }
-        )
+        self.profile = PROFILES[get("--profile")]
         self.settings = settings_of(get("--set"))
+        self.unusual = arguments_of(options_of(self.profile.name, self.settings))
+        self.again = [
+            *arguments_of({**vars(build), "backend": self.backend, "seed": self.seed, "hold": (*get("--hold"),)}),
+            *self.unusual,
+        ]
         self.jobs: int = from_controller.get("workercount", get("numprocesses", None) or 1)
         self.distributed: Sequence[DeclaredCase] | None = None
         program, *arguments = from_controller.get("mainargv", sys.argv)
@@ -198,14 +198,16 @@ class Run:
 
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
         """Return the spec of a case's cluster."""
-        spec = replace(declared.spec(self.backend), given=self.settings)
+        spec = replace(declared.spec(self.backend), profile=self.profile, given=self.settings)
         return replace(spec, holds=True) if self.holds else spec
 
     def shared_spec(self, declared: DeclaredCase | None) -> ClusterSpec | None:
         """Return the spec of a case's cluster if the cluster may be reused; None if the case needs a new one."""
-        if declared is None or declared.scenario.fresh or not self.shared_clusters or self.spec(declared).holds:
+        if declared is None or declared.scenario.fresh or not self.shared_clusters:
             return None
-        return self.spec(declared)
+        spec = self.spec(declared)
+        # With slow settings it takes longer to empty a cluster than to start one.
+        return None if spec.holds or spec.delay_s else spec
 
     def expected(self, declared: DeclaredCase) -> list[Deviation]:
         """Return the deviations that a case's scenario declares for its build (:meth:`DeclaredCase.expected`)."""
@@ -221,11 +223,13 @@ class Run:
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"
 
     def unfit_settings(self, declared: DeclaredCase) -> str | None:
-        """Return why a case cannot run with ``--set``; None if it can."""
+        """Return why a case cannot run with ``--profile`` and ``--set``; None if it can."""
+        if self.profile is not FAST and not declared.scenario.any_profile:
+            return f"the scenario relies on the fast settings, and this is --profile {self.profile.name}"
         return conflict(self.settings, self.spec(declared).overrides)
 
     def why_not(self, declared: DeclaredCase) -> str | None:
-        """Return why a case cannot run on this build and machine, or with ``--set``; None if it can."""
+        """Return why a case cannot run on this build and machine, or with these settings; None if it can."""
         return (
             self.unfit_build(declared)
             or self.unfit_settings(declared)

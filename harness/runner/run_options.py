@@ -13,6 +13,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 
+from harness.cluster.profile import FAST, PROFILES
 from harness.errors import UsageError
 from harness.runner import hold_option, set_option
 from harness.runner.pausing import MOMENTS
@@ -165,6 +166,14 @@ HOLDS = (
     ),
 )
 SETTINGS = (
+    _choice(
+        "--profile",
+        [*PROFILES],
+        "The settings that all cases have in common: fast ones (default), or production: Kafka's defaults for "
+        "sessions and checkpoints, min.insync.replicas=2, segments that roll, compressed records. Cases that rely on "
+        "the fast ones are skipped.",
+        default=FAST.name,
+    ),
     _option(
         "--set",
         "KEY=VALUE",

@@ -41,6 +41,7 @@ class Scenario:
     fresh: bool
     upgrades: bool
     leaves: tuple[UnderWay, ...]
+    any_profile: bool
     spec: Mapping[Mode, ClusterSettings]
 
 

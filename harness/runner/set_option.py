@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.cluster.profile import FAST
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.history.run_folder import RunRecord
 
 OWNED = frozenset(
     {
@@ -83,9 +80,9 @@ def values_of(settings: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in settings.items())
 
 
-def options_of(run: RunRecord) -> dict[str, tuple[str, ...]]:
-    """Return the options, by their Python names, that set the properties of a recorded run again."""
-    return {"set": values_of(run.settings)}
+def options_of(profile: str, settings: Mapping[str, str]) -> dict[str, str | tuple[str, ...] | None]:
+    """Return the options, by their Python names, that give a run this profile and these properties."""
+    return {"profile": None if profile == FAST.name else profile, "set": values_of(settings)}
 
 
 def conflict(settings: Mapping[str, str], overrides: Mapping[str, str]) -> str | None:

@@ -56,7 +56,7 @@ TRIES = 10
 GAP_S = 2.0
 """How long to wait for a moment between two checkpoints: four of their intervals."""
 QUARTER_NS = 250_000_000
-"""Half of the interval of checkpoints, in nanoseconds (``harness.cluster.spec.BROKER_SETTINGS``)."""
+"""Half of the interval of checkpoints, in nanoseconds (``harness.cluster.profile.BROKER_SETTINGS``)."""
 
 
 def first_error(fault: LogDirFault) -> LogLine | None:

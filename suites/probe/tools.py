@@ -6,11 +6,11 @@ import re
 
 from harness import timeouts
 from harness.cluster import reassign
+from harness.cluster.profile import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS
 from harness.cluster.quorum.dynamic import format_controller
 from harness.cluster.quorum.format_template import format_template, random_uuid
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.reassign import Placement
-from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS
 from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.host.scratch import scratch

@@ -28,7 +28,8 @@ from harness.cluster.nodes.images import Image
 from harness.cluster.nodes.jvm import JvmNode
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
 from harness.cluster.nodes.process import ProcessBackend, ProcessNode
-from harness.cluster.spec import BROKER_SETTINGS, ClusterSpec
+from harness.cluster.profile import BROKER_SETTINGS
+from harness.cluster.spec import ClusterSpec
 from harness.host.abilities import ability
 from harness.host.cache import cache_dir
 from harness.host.engine import compose
@@ -65,7 +66,7 @@ IN_CONTAINERS = {
 _SOON = "tests want failures noticed soon; by hand it is as long as Kafka has it"
 _ONE_ADDRESS = "processes share one address, by which ZooKeeper counts connections"
 LEFT_OUT_BY_HAND = {
-    **dict.fromkeys(BROKER_SETTINGS, "each is said in harness/cluster/spec.py; by hand it is Kafka's default"),
+    **dict.fromkeys(BROKER_SETTINGS, "each is said in harness/cluster/profile.py; by hand it is Kafka's default"),
     "broker.session.timeout.ms": _SOON,
     "broker.heartbeat.interval.ms": _SOON,
     "controller.quorum.election.timeout.ms": _SOON,

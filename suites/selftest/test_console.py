@@ -69,7 +69,7 @@ def test_a_valid_case_with_an_undeclared_deviation_says_so_on_its_line_and_in_th
     out = io.StringIO()
     console = Console(file=out, width=200)
     reporter = ConsoleReporter(console, Console(file=io.StringIO()))
-    reporter._run = fake(Run, results=results, runs_dir=tmp_path, seed=1)
+    reporter._run = fake(Run, results=results, runs_dir=tmp_path, seed=1, unusual=[])
     reporter.pytest_runtest_logreport(pytest.TestReport("x", ("x", 0, "x"), {}, "passed", None, "teardown"))
     console.print(summary(reporter._run))
     shown = out.getvalue()

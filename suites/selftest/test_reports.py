@@ -464,6 +464,18 @@ def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_pa
     assert '<span title="no networks">skipped</span>' in (tmp_path / "report" / "index.html").read_text()
 
 
+def test_a_run_with_other_settings_is_a_case_of_its_own(tmp_path: Path) -> None:
+    """So its verdict does not stand for the ordinary case."""
+    case = "kip-112/leader-at-runtime[kraft-chmod_000]"
+    with_verdict(tmp_path, "valid", "1", case=case)
+    with_verdict(tmp_path, "invalid", "2", case=case, profile="production", settings={"num.io.threads": "2"})
+    rows = read_runs_dir(tmp_path).rows
+    assert {row.id: row.verdict for row in rows} == {
+        case: "valid",
+        f"{case} --profile=production --set=num.io.threads=2": "invalid",
+    }
+
+
 def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
     """Schedules are numbered in each run, so a later valid one does not replace one that failed."""
     steps = [{"do": "fail_log_dir", "role": "leader", "pick": 0, "fault": "eio"}, {"do": "quiet", "fault": None}]

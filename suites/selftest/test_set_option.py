@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.shared import case_again
-from harness.cluster.spec import BROKER_SETTINGS, ClusterSpec
+from harness.cluster.profile import BROKER_SETTINGS, FAST
+from harness.cluster.spec import ClusterSpec
 from harness.errors import UsageError
 from harness.history.run_folder import RunRecord
 from harness.kafka.broker_properties import refusals
@@ -18,7 +19,7 @@ from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from harness.runner import ledger
 from harness.runner.case_result import CaseResult
-from harness.runner.set_option import OWNED, conflict, parse, settings_of
+from harness.runner.set_option import OWNED, conflict, options_of, parse, settings_of
 from harness.runner.shrinking import play_command
 from harness.runner.subrun import arguments_of
 from suites.selftest.case_results import case_result
@@ -60,7 +61,7 @@ def test_one_value_each() -> None:
 def test_it_wins_over_the_settings_of_all_suites_and_a_scenario_wins_over_it() -> None:
     """So a case whose scenario needs another value is skipped: it would not show what was asked for."""
     spec = ClusterSpec(mode=Mode.KRAFT, given={LAG: "30000", "num.partitions": "2"}, overrides={"num.partitions": "3"})
-    assert spec.settings == {**BROKER_SETTINGS, LAG: "30000", "num.partitions": "3"}
+    assert spec.settings == {**BROKER_SETTINGS, **FAST.of_mode[Mode.KRAFT], LAG: "30000", "num.partitions": "3"}
     why = conflict(spec.given, spec.overrides)
     assert why == "the scenario itself needs num.partitions=3, and --set has num.partitions=2"
     assert conflict(spec.given, {"num.partitions": "2", "num.io.threads": "1"}) is None
@@ -74,11 +75,14 @@ def test_a_recorded_run_is_run_again_with_it(tmp_path: Path) -> None:
         seed=7,
         started_at="2026-11-20T00:00:00+00:00",
         kafka=BuildRecord(version="4.4.0", source="maven"),
+        profile="production",
         settings={LAG: "30000", "a": "1"},
     )
     _, options = case_again(run, tmp_path)
-    assert [each for each in arguments_of(options) if "--set" in each] == [f"--set={LAG}=30000", "--set=a=1"]
-    assert f"--set={LAG}=30000 --set=a=1" in play_command("x.json", run)
+    unusual = ["--profile=production", f"--set={LAG}=30000", "--set=a=1"]
+    assert arguments_of(options)[-3:] == unusual
+    assert " ".join(unusual) in play_command("x.json", run)
+    assert arguments_of(options_of("fast", {})) == []
 
 
 def test_it_is_no_ordinary_run(tmp_path: Path) -> None:

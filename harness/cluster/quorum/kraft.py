@@ -19,8 +19,9 @@ from pathlib import Path
 from harness.cluster.broker import Broker
 from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import SERVICE, Backend, Node, NodeSpec
+from harness.cluster.profile import SHORT_CONNECT_TIMEOUTS
 from harness.cluster.quorum.format_template import FormatTemplate, Role, random_uuid
-from harness.cluster.spec import SHORT_CONNECT_TIMEOUTS, ClusterSpec
+from harness.cluster.spec import ClusterSpec
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.host.volume import Volume
@@ -99,12 +100,19 @@ class KRaftQuorum:
             **self._finds_controllers(),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            # A dead broker is fenced after 3 s (default: 9 s), with standby controllers after 6 s. When the controller
-            # dies, a broker finds the next one only after 2 s (controller.quorum.fetch.timeout.ms) and some attempts to
-            # connect to the old address. In containers this took 3.3 s, and a session of 3 s fenced live brokers.
-            "broker.session.timeout.ms": "3000" if len(self._addresses) == 1 else "6000",
-            "broker.heartbeat.interval.ms": "500",
+            **self._spec.profile.of_mode[Mode.KRAFT],
+            "broker.session.timeout.ms": str(self._session_ms()),
         }
+
+    def _session_ms(self) -> int:
+        """The time after which a dead broker is fenced: 6 s or more with standby controllers.
+
+        When the controller dies, a broker finds the next one only after 2 s (``controller.quorum.fetch.timeout.ms``)
+        and some attempts to connect to the old address. In containers this took 3.3 s, and a session of 3 s fenced live
+        brokers.
+        """
+        session_ms = self._spec.profile.session_ms(Mode.KRAFT)
+        return session_ms if len(self._addresses) == 1 else max(session_ms, 6000)
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The dedicated controllers."""

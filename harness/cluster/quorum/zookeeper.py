@@ -14,6 +14,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.cluster.nodes.node import SERVICE, Backend, NodeSpec
+from harness.cluster.profile import FAST, Profile
 from harness.host.ports import HOST
 from harness.host.volume import Volume
 from harness.kafka.admin import Admin
@@ -21,8 +22,6 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import DescribedPartition, Key
 from harness.kafka.versions import Mode
 
-_SESSION_MS = 4000  # with 2 s, one start in a few hundred ended with SessionExpiredException on two busy cores
-_TICK_MS = 500
 _ZOOKEEPER = "zookeeper"
 # Znodes with a child for each topic, and znodes that exist during an operation (kafka.zk.ZkData).
 _TOPIC_PARENTS = (
@@ -49,11 +48,13 @@ class ZooKeeperQuorum:
     """
 
     mode = Mode.ZK
-    registration_ttl_s = (_SESSION_MS + _TICK_MS) / 1000  # an ephemeral znode; sessions end at a tick
 
-    def __init__(self, *, work_dir: Path, backend: Backend, main_class: str) -> None:
+    def __init__(self, *, work_dir: Path, backend: Backend, main_class: str, profile: Profile = FAST) -> None:
         """:param main_class: of the build's ZooKeeper server"""
         self._main_class = main_class
+        self._profile = profile
+        # A broker's registration is an ephemeral znode, and sessions end at a tick.
+        self.registration_ttl_s = (profile.session_ms(Mode.ZK) + profile.zookeeper_tick_ms) / 1000
         self._data_dir = work_dir / "zookeeper-data"
         self._endpoint = backend.endpoint(_ZOOKEEPER, SERVICE)
         self.connect = f"{HOST}:{self._endpoint.port}"
@@ -72,8 +73,7 @@ class ZooKeeperQuorum:
                     "clientPortAddress": host,
                     "admin.enableServer": "false",
                     "maxClientCnxns": "0",
-                    # A session may last 2 to 20 ticks; brokers ask for 4 s.
-                    "tickTime": str(_TICK_MS),
+                    "tickTime": str(self._profile.zookeeper_tick_ms),
                 },
             ),
         )
@@ -83,12 +83,11 @@ class ZooKeeperQuorum:
         return (self._data_dir,)
 
     def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
-        """Id, ZooKeeper's address, and a session that ends 4 s after a broker's death (default: 18 s)."""
+        """Id, ZooKeeper's address, and the profile's settings of this mode."""
         return {
             "broker.id": str(broker_id),
             "zookeeper.connect": self._endpoint.address,
-            "zookeeper.session.timeout.ms": str(_SESSION_MS),
-            "controlled.shutdown.retry.backoff.ms": "500",  # 5 s by default; KRaft brokers ask with each heartbeat
+            **self._profile.of_mode[Mode.ZK],
             "zookeeper.connection.timeout.ms": "60000",
             **listeners,
         }
