@@ -24,6 +24,7 @@ from kafka.protocol.admin import (
     DescribeLogDirsRequest,
     DescribeProducersRequest,
     DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -44,6 +45,7 @@ from harness.errors import HarnessError
 from harness.kafka.connection import Connection
 from harness.kafka.metadata import (
     ClusterState,
+    EligibleReplicas,
     LogDirState,
     PartitionState,
     ProducerState,
@@ -214,6 +216,19 @@ class Admin:
                 )
                 for each in got.active_producers
             )
+        )
+
+    def describe_eligible(self, topic: str, partition: int) -> EligibleReplicas:
+        """A partition's leader, ISR and eligible leader replicas (KIP-966, DescribeTopicPartitions)."""
+        wanted = DescribeTopicPartitionsRequest.TopicRequest(name=topic)
+        request = DescribeTopicPartitionsRequest(topics=[wanted], response_partition_limit=2000, cursor=None)
+        [got] = self._connection.ask(request).topics
+        _check(f"the partitions of {topic}", got)
+        found = next(each for each in got.partitions if each.partition_index == partition)
+        return EligibleReplicas(
+            leader=_if_any(found.leader_id),
+            isr=frozenset(found.isr_nodes),
+            eligible=frozenset(found.eligible_leader_replicas or ()),
         )
 
     def describe_quorum_leader(self) -> int | None:

@@ -35,6 +35,19 @@ class PartitionState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EligibleReplicas:
+    """The leader, the ISR and the eligible leader replicas of a partition (KIP-966)."""
+
+    leader: int | None
+    isr: frozenset[int]
+    eligible: frozenset[int]
+
+    def __str__(self) -> str:
+        leader = "none" if self.leader is None else self.leader
+        return f"leader {leader}, isr {sorted(self.isr)}, eligible leader replicas {sorted(self.eligible)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterState:
     """The cluster in one broker's Metadata response.
 

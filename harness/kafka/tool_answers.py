@@ -27,12 +27,14 @@ class DescribedPartition:
     """A partition as ``kafka-topics --describe`` prints it, or as ZooKeeper has it.
 
     :ivar offline: the offline replicas; None where the tool doesn't print them, as in all releases so far
+    :ivar eligible: the eligible leader replicas (KIP-966); the tool prints them since 3.8
     """
 
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...] | None = None
+    eligible: tuple[int, ...] = ()
 
 
 def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
@@ -55,6 +57,7 @@ def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
                 leader=None if leader in ("none", "-1") else int(leader),
                 replicas=_ids(fields["Replicas"]),
                 isr=_ids(fields["Isr"]),
+                eligible=_ids(fields.get("Elr", "")),
                 offline=next((_ids(ids) for name, ids in fields.items() if name.startswith("Offline")), None),
             )
     return found

@@ -25,13 +25,21 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
-from suites.leadership import ELECTS_ELIGIBLE, await_online, await_state
-from suites.on_disk import check_same_bytes
+from suites.eligible_replicas import (
+    BEFORE,
+    TWO_IN_SYNC,
+    await_isr,
+    await_shown,
+    check_complete_again,
+    check_does_not_lead,
+    check_leads,
+    created_with_records,
+)
+from suites.leadership import ELECTS_ELIGIBLE
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     await_checkpoints,
-    await_replica,
     format_new_dirs,
     log_dirs_failed,
     replace_by_empty_disk,
@@ -40,8 +48,6 @@ from suites.steps import (
 )
 
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
-TWO_IN_SYNC = {"min.insync.replicas": "2"}
-BEFORE = 10  # records
 MANY_CHECKPOINTS = 12  # 6 s: longer than replica.lag.time.max.ms
 WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.ms, after which the ISR shrinks
 
@@ -121,12 +127,7 @@ def test_eligible_leader(cluster: Cluster) -> None:
     end_in_turn(log, first.stop, second.stop)
     restarted_from_snapshot(cluster, restarted_with_snapshots(cluster))
     second.start()
-    await_state(
-        log,
-        lambda seen: seen.leader == second.id,
-        f"{second} to lead, since it has every acked record",
-        timeouts.BROKER_FAILURE_S,
-    )
+    check_leads(log, second)
     check_complete_again(log, first, last)
 
 
@@ -174,13 +175,6 @@ def test_emptied_is_not_eligible(cluster: Cluster) -> None:
     check_complete_again(log, first, last)
 
 
-def created_with_records(cluster: Cluster) -> Partition:
-    """Create a partition with ``min.insync.replicas=2`` and some records."""
-    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
-    write_untracked_records(events, BEFORE)
-    return events[0]
-
-
 def end_in_turn(log: Partition, end_first: Callable[[], None], end_second: Callable[[], None]) -> None:
     """End all brokers in turn, the leader last; the first one lacks records that the others have."""
     last, second = leader_of(log), log.followers()[1]
@@ -190,41 +184,6 @@ def end_in_turn(log: Partition, end_first: Callable[[], None], end_second: Calla
     end_second()
     await_isr(log, last)
     last.stop()
-
-
-def await_isr(log: Partition, *brokers: Broker) -> None:
-    """Wait until exactly these brokers are in the ISR.
-
-    :raises PromiseBroken: they are not in time
-    """
-    ids = {broker.id for broker in brokers}
-    await_state(log, lambda seen: {*seen.isr} == ids, f"the ISR of {log} to be {ids}", timeouts.BROKER_FAILURE_S)
-
-
-def check_does_not_lead(log: Partition, broker: Broker) -> None:
-    """The only broker that runs does not become the leader, though the controller has its replica in a good log dir."""
-    await_until(
-        lambda: broker.id in broker.describe_cluster().brokers,
-        timeout_s=timeouts.RECOVERY_S,
-        what=f"{broker} to be active",
-        retry_on=(NoAnswer,),
-        watch=broker.node.check_alive,
-        failure=PromiseBroken,
-    )
-    log_dir = await_replica(broker, log)
-    await_online(log, broker)
-    await_checkpoints(log_dir, 3)
-    if (seen := log.describe(broker)).leader is not None:
-        raise PromiseBroken(f"{broker} leads {log}, though it may lack acked records: {seen}")
-
-
-def check_complete_again(log: Partition, *down: Broker) -> None:
-    """With all brokers back, the partition has every acked record on all of them."""
-    for broker in down:
-        broker.start()
-    log.cluster.await_healthy(failure=PromiseBroken)
-    await_shown(log.cluster.topics[log.topic], 2 * BEFORE)
-    check_same_bytes(log)
 
 
 def check_min_isr_counted(leader: Broker, *, under: int, at: int) -> None:
@@ -283,15 +242,3 @@ def check_not_shown(partition: Partition, leader: Broker) -> None:
             f"{leader} alone is in the ISR of {partition}, fewer replicas in the ISR than min.insync.replicas, and its "
             f"high watermark rose from {BEFORE} to {end}: consumers get a record that may be lost"
         )
-
-
-def await_shown(topic: Topic, end: int) -> None:
-    """With enough replicas in sync again, the high watermark rises."""
-    await_until(
-        lambda: topic.cluster.end_offsets([topic])[topic.name, 0],
-        lambda seen: seen == end,
-        timeout_s=timeouts.PROGRESS_S,
-        what=f"the high watermark of {topic[0]} to be {end}",
-        retry_on=(NoAnswer, Refused),
-        failure=PromiseBroken,
-    )

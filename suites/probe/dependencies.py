@@ -41,7 +41,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         kind="format",
         what="kafka-storage format refuses a formatted log dir, and formats beside it with --ignore-formatted",
         words=("already formatted.*--ignore-formatted",),
-        needed_by=("kip-112/bootstrap-missing", "kip-112/disk-replaced", "kip-113", "schedules"),
+        needed_by=("elr/emptied-last", "kip-112/bootstrap-missing", "kip-112/disk-replaced", "kip-113", "schedules"),
         modes=KRAFT,
     ),
     Dependency(
@@ -254,6 +254,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("AlterReplicaLogDirs", 0, "kip-1066", "kip-112/no-fault", "kip-113", "known-bugs", "schedules"),
     request("AlterPartitionReassignments", 0, *REASSIGNED_BY_REQUEST, builds=">=2.4"),
     request("ListPartitionReassignments", 0, *REASSIGNED_BY_REQUEST, builds=">=2.4"),
+    request("DescribeTopicPartitions", 0, "elr", builds=">=4.1", modes=KRAFT),
     request("DescribeProducers", 0, "kip-113/transactions", builds=">=2.8"),
     request("Produce", 3, "kip-112/creation-fails", "kip-112/what-users-see", "logs"),
     request("Fetch", 4, "kip-112/index-unreadable", "kip-112/records-unreadable", "kip-112/what-users-see", "logs"),

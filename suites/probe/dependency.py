@@ -90,6 +90,7 @@ MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules", "
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
     "disks/two-dirs-at-once",
+    "elr",
     "kafkatest-parity",
     "kip-1066/log-dirs-fail",
     "kip-1066/disk-taken-out",

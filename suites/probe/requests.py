@@ -119,6 +119,7 @@ _request(
 )
 _request("DeleteTopics", 1, _delete_topic)
 _request("CreatePartitions", 0, _create_partitions)
+_request("DescribeTopicPartitions", 0, lambda trial: trial.admin.describe_eligible(TOPIC, 0).isr == {1})
 _request("DescribeProducers", 0, lambda trial: trial.admin.describe_producers(TOPIC, 0) == ())
 _request("Produce", 3, lambda trial: trial.admin.produce(TOPIC, 3, b"by request") == RECORDS // PARTITIONS)
 _request("Fetch", 4, lambda trial: b"by request" in trial.admin.fetch(TOPIC, 3, RECORDS // PARTITIONS))
