@@ -27,7 +27,7 @@ class DescribedPartition:
     """A partition as ``kafka-topics --describe`` prints it, or as ZooKeeper has it.
 
     :ivar offline: the offline replicas; None where the tool doesn't print them, as in all releases so far
-    :ivar eligible: the eligible leader replicas (KIP-966); the tool prints them since 3.8
+    :ivar eligible: the eligible leader replicas (KIP-966); the tool prints them since 3.8, or N/A if brokers give none
     """
 
     leader: int | None
@@ -57,7 +57,7 @@ def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
                 leader=None if leader in ("none", "-1") else int(leader),
                 replicas=_ids(fields["Replicas"]),
                 isr=_ids(fields["Isr"]),
-                eligible=_ids(fields.get("Elr", "")),
+                eligible=_ids(fields.get("Elr", "").removeprefix("N/A")),
                 offline=next((_ids(ids) for name, ids in fields.items() if name.startswith("Offline")), None),
             )
     return found

@@ -18,7 +18,7 @@ from suites.selftest.fakes import fake, fake_broker, fake_cluster
 PRINTED = "\tTopic: t\tPartition: 0\tLeader: none\tReplicas: 3,1,2\tIsr: \tElr: {elr}\tLastKnownElr: 3\n"
 
 
-@pytest.mark.parametrize(("elr", "read"), [("", ()), ("3", (3,)), ("3,2", (3, 2))])
+@pytest.mark.parametrize(("elr", "read"), [("", ()), ("N/A", ()), ("3", (3,)), ("3,2", (3, 2))])
 def test_kafka_topics_prints_them(elr: str, read: tuple[int, ...]) -> None:
     assert read_topics([PRINTED.format(elr=elr)])["t", 0].eligible == read
 
