@@ -203,6 +203,7 @@ def read_config_docs(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 class Directories:
     """What KRaft's metadata log has about brokers and their log dirs, which have a ``directory.id`` (KIP-858).
 
+    :ivar epochs: each registered broker's epochs, one for each process, oldest first
     :ivar racks: each registered broker's rack (KIP-36), None if it has none
     :ivar online: each registered broker's online log dirs
     :ivar cordoned: each registered broker's cordoned log dirs (KIP-1066)
@@ -213,6 +214,7 @@ class Directories:
     :ivar versions: the versions of the records of registrations, and of changes of cordons, by their type
     """
 
+    epochs: Mapping[int, tuple[int, ...]]
     racks: Mapping[int, str | None]
     online: Mapping[int, frozenset[str]]
     cordoned: Mapping[int, frozenset[str]]
@@ -249,6 +251,7 @@ def _dump(distribution: Distribution, files: Iterable[Path]) -> Directories:
 def read_directories(lines: Iterable[str]) -> Directories:
     """The state after all records of a dump; a record of a change has only the fields that change."""
     names: dict[str, str] = {}
+    epochs: dict[int, tuple[int, ...]] = {}
     racks: dict[int, str | None] = {}
     online: dict[int, frozenset[str]] = {}
     cordoned: dict[int, frozenset[str]] = {}
@@ -274,6 +277,7 @@ def read_directories(lines: Iterable[str]) -> Directories:
             if kind == "REGISTER_BROKER_RECORD" or shut is not None:
                 versions[kind] = versions.get(kind, frozenset()) | {record["version"]}
             if kind == "REGISTER_BROKER_RECORD":
+                epochs[broker] = tuple(dict.fromkeys((*epochs.get(broker, ()), data["brokerEpoch"])))
                 racks[broker] = data["rack"]
                 registered[broker] = None if shut is None else frozenset(shut)
                 cordoned[broker] = frozenset(shut or ())
@@ -290,6 +294,7 @@ def read_directories(lines: Iterable[str]) -> Directories:
         if topic in names
     }
     return Directories(
+        epochs=epochs,
         racks=racks,
         online=online,
         cordoned=cordoned,

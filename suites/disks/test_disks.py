@@ -22,15 +22,17 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
-from harness.events import NodeKilled, NodeStopped, NodeStopping, PartitionChanged
+from harness.events import BrokersChanged, NodeKilled, NodeStopped, NodeStopping, PartitionChanged
 from harness.journal import now
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
 from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
-from suites.checks import check_delivery, check_not_noticed
+from suites.broker_epochs import check_not_in_isr, check_one_process
+from suites.checks import check_delivery, check_logged, check_not_noticed
 from suites.followers_behind import injected_ahead
 from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import logs_of, segment_files
@@ -42,7 +44,8 @@ SEVERAL = 4  # segments
 GZIP = 1
 """The id of the compression type, in the attributes of batches."""
 SEEN_LATE = timedelta(seconds=1)
-"""A broker may show the watcher another leader so much later. Without a handover, it takes a session's time-out."""
+"""A broker may show the watcher a change so much later. Without a handover, it takes a session's time-out."""
+MAY_END = "The controller has asked us to exit controlled shutdown"
 
 
 @scenario(
@@ -224,7 +227,8 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
 def test_leader_stopped(cluster: Cluster, workload: CaseWorkload) -> None:
     """A leader is stopped under load: it ends in time, and others lead its partitions by then.
 
-    A topic that is created while it is down has all its replicas on the other brokers.
+    A topic that is created while it is down has all its replicas on the other brokers. In KRaft it is in no ISR while
+    it is down, and the controller does not take the process before its restart for it.
     """
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     state = StateCheck(cluster, orders)
@@ -236,10 +240,17 @@ def test_leader_stopped(cluster: Cluster, workload: CaseWorkload) -> None:
             state.check()
             pair.await_progress(after=now())
             check_handed_over(victim, led)
+            if cluster.spec.mode is Mode.KRAFT:
+                check_fenced_first(victim)
+                check_not_in_isr(orders[0], victim)
             state.add_topic(cluster.create_topic("refunds", partitions=6, replicas=2, failure=PromiseBroken))
             state.check()
         state.broker_back(victim)
         state.check(timeouts.RECOVERY_S)
+        if cluster.spec.mode is Mode.KRAFT:
+            check_not_in_isr(orders[0], victim, process=-2)
+            check_one_process(cluster, victim)
+            state.check()
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -263,6 +274,19 @@ def check_handed_over(broker: Broker, led: Sequence[Partition]) -> None:
                 f"{broker} ended at {ended_at.isoformat()}, and another broker led {partition} only at "
                 f"{seen_at.isoformat()}: it did not hand it over before"
             )
+
+
+def check_fenced_first(broker: Broker) -> None:
+    """KRaft: the controller fenced a broker before it let the broker end, so the watcher saw that the others know."""
+    node, journal = broker.node.spec.name, broker.journal
+    asked_at = max(event.at for event in journal.of(NodeStopping) if event.node == node)
+    granted = check_logged(broker, MAY_END, asked_at)
+    gone = (event.at for event in journal.of(BrokersChanged) if event.at > asked_at and broker.id not in event.brokers)
+    if (gone_at := min(gone, default=now())) > granted.at + SEEN_LATE:
+        raise PromiseBroken(
+            f"the controller let {broker} end at {granted.at.isoformat()}, and it was still in the metadata of the "
+            f"other brokers until {gone_at.isoformat()}: it was not fenced before"
+        )
 
 
 @scenario(

@@ -263,6 +263,15 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("OffsetCommit", 2, *GROUPS),
     request("OffsetFetch", 7, *GROUPS, builds=">=2.5"),
     request("DescribeQuorum", 0, modes=KRAFT),
+    Dependency(
+        id="requests-of-brokers",
+        kind="request",
+        what="AlterPartition v3, BrokerRegistration v3 and BrokerHeartbeat v1, which brokers send to the controller",
+        needed_by=("disks/leader-stopped",),
+        modes=KRAFT,
+        without="the case is unknown, since the controller gives no answer",
+        tried=False,
+    ),
     # --- MBeans -------------------------------------------------------------------------------------------------------
     mbean(mbeans.OFFLINE_DIRS, *COMPARED),
     mbean(mbeans.DIR_OFFLINE, *COMPARED),

@@ -359,6 +359,15 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-may-end",
+        what="a broker logs that the controller lets it end",
+        words=("The controller has asked us to exit controlled shutdown",),
+        needed_by=("disks/leader-stopped",),
+        without="the case is invalid, since the controller seems to let no broker end",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
         id="log-started",
         what="a broker or a controller logs that its start has ended",
         words=(r"\] (?:Kafka Server )?started \(kafka\.server\.Kafka",),

@@ -75,7 +75,9 @@ def test_describe_log_dirs_has_one_new_field(
 
 
 def test_the_records_of_registrations_and_cordons_have_their_versions() -> None:
-    registered = ' payload: {"type":"REGISTER_BROKER_RECORD","version":%d,"data":{"brokerId":3,"rack":null}}'
+    registered = (
+        ' payload: {"type":"REGISTER_BROKER_RECORD","version":%d,"data":{"brokerId":3,"brokerEpoch":5,"rack":null}}'
+    )
     changed = ' payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":%d,"data":{"brokerId":3,%s}}'
     fenced, cordoned = '"fenced":-1', '"cordonedLogDirs":["a"]'
     check_record_versions(read_directories([registered % 3, changed % (0, fenced)]), RECORDS_BEFORE)

@@ -159,7 +159,9 @@ def registrations(state: StateCheck) -> Iterable[str]:
 
 
 def test_a_registration_has_a_rack_or_none_and_the_last_one_counts() -> None:
-    assert read_directories(answer("kafka-dump-log")).racks == {1: None, 2: None, 3: None}
+    seen = read_directories(answer("kafka-dump-log"))
+    assert seen.racks == {1: None, 2: None, 3: None}
+    assert all(len(epochs) == 1 for epochs in seen.epochs.values())
     again = next(line for line in answer("kafka-dump-log") if '"brokerId":2' in line and "REGISTER_BROKER" in line)
     assert read_directories([again, again.replace('"rack":null', '"rack":"b"')]).racks == {2: "b"}
 
@@ -308,7 +310,8 @@ Default configs for brokers in the cluster are:
   min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}
 """
 REGISTERED = """\
-payload: {"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"rack":null,"logDirs":["a","b"]}}
+payload: {"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"brokerEpoch":16,\
+"rack":null,"logDirs":["a","b"]}}
 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":[]}}
 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0,"data":{"brokerId":3,"brokerEpoch":16,"fenced":-1}}
 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":["a"]}}

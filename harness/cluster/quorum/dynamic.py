@@ -67,6 +67,7 @@ class DynamicQuorum(KRaftQuorum):
         id = max(self._admins) + 1
         endpoint = self._backend.endpoint(f"controller-{id}", SERVICE)
         self._addresses[id] = endpoint.address
+        self._ports[id] = endpoint.port
         self._admins[id] = Admin(Connection(HOST, endpoint.port))
         return self._controller(id)
 

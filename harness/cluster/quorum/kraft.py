@@ -78,7 +78,8 @@ class KRaftQuorum:
         self.cluster_id = random_uuid()
         ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
         endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
-        self._admins = {id: Admin(Connection(HOST, endpoint.port)) for id, endpoint in endpoints.items()}
+        self._ports = {id: endpoint.port for id, endpoint in endpoints.items()}
+        self._admins = {id: Admin(Connection(HOST, port)) for id, port in self._ports.items()}
         self._addresses = (
             {id: backend.quorum_address(f"broker-{id}") for id in spec.broker_ids}
             if spec.combined
@@ -162,6 +163,10 @@ class KRaftQuorum:
     def controller_admin(self, controller: Node) -> Admin:
         """The admin client of a dedicated controller (KIP-919)."""
         return self._admins[node_id(controller)]
+
+    def controller_address(self, controller: Node) -> tuple[str, int]:
+        """The host and port of a dedicated controller."""
+        return HOST, self._ports[node_id(controller)]
 
     def metadata_log(self, node: Node) -> Path:
         """The folder of a node's metadata log."""

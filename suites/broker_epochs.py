@@ -1,0 +1,76 @@
+"""Checks that KRaft's controller distinguishes the processes of a broker by their epochs (KIP-631, KIP-841, KIP-903).
+
+A leader that has yet to hear of a follower's restart names the follower's old epoch. A process that was believed to be
+dead sends heartbeats. Real brokers do so in races only, so the harness sends these requests in their place.
+"""
+
+from __future__ import annotations
+
+import uuid
+from itertools import count
+
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.session_loss import lost_session
+from harness.cluster.topic import Partition
+from harness.errors import PromiseBroken
+from harness.kafka.controller_requests import BrokerEpoch, alter_partition, heartbeat, register_broker
+from suites.controllers import quorum_of
+from suites.observations import directories
+
+
+def check_not_in_isr(partition: Partition, broker: Broker, *, process: int = -1) -> None:
+    """The controller refuses an ISR with this broker: it is fenced, or the leader means an earlier process of it.
+
+    :param process: the index of the process that the leader means, among all that were registered
+    """
+    cluster, state = partition.cluster, partition.describe()
+    assert state.leader is not None
+    epochs = directories(cluster).epochs
+    members = dict.fromkeys((*state.isr, broker.id))
+    isr = [BrokerEpoch(id=id, epoch=epochs[id][process if id == broker.id else -1]) for id in members]
+    leader = BrokerEpoch(id=state.leader, epoch=epochs[state.leader][-1])
+
+    def answer(partition_epoch: int) -> str | None:
+        return alter_partition(
+            _controller(cluster),
+            leader,
+            uuid.UUID(state.topic_id),
+            partition.index,
+            isr,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=partition_epoch,
+        )
+
+    answers = (answer(epoch) for epoch in count())  # no request shows the partition's epoch; it rises by one
+    error = next(each for each in answers if each != "INVALID_UPDATE_VERSION")
+    _check(cluster, f"an ISR of {partition} with {', '.join(map(str, isr))}", error, "INELIGIBLE_REPLICA")
+
+
+def check_one_process(cluster: Cluster, broker: Broker) -> None:
+    """The controller registers no second process with the id of a live broker, and ignores the process before it.
+
+    The broker must have been restarted.
+
+    :raises Inconclusive: the broker has lost its session since then, on a busy machine
+    """
+    address = _controller(cluster)
+    error = register_broker(address, broker.id, quorum_of(cluster).cluster_id, [uuid.uuid4(), uuid.uuid4()])
+    second = f"the registration of a second process with the id of {broker}"
+    wanted = "DUPLICATE_BROKER_REGISTRATION"
+    if error != wanted and (lost := lost_session(cluster, but=(), since=broker.started_at)):
+        raise lost.blamed(f"the controller answered {error} to {second}, instead of {wanted}")
+    _check(cluster, second, error, wanted)
+    [*_, earlier, latest] = directories(cluster).epochs[broker.id]
+    error = heartbeat(address, BrokerEpoch(id=broker.id, epoch=earlier), metadata_offset=latest)
+    _check(cluster, f"a heartbeat of {broker} with its earlier epoch", error, "STALE_BROKER_EPOCH")
+
+
+def _controller(cluster: Cluster) -> tuple[str, int]:
+    return quorum_of(cluster).controller_address(cluster.active_controller())
+
+
+def _check(cluster: Cluster, what: str, error: str | None, wanted: str) -> None:
+    if error != wanted:
+        raise PromiseBroken(f"the controller answered {error or 'without an error'} to {what}, instead of {wanted}")
+    cluster.journal.write("controller.refused", what=what, error=error)
