@@ -10,6 +10,7 @@ from confluent_kafka import ElectionType
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
+from faults.log_dir import Chmod000
 from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -18,10 +19,17 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
+from suites.checks import check_noticed
 from suites.leadership import await_leader, await_out_of_sync, await_state, elect_all_preferred, election_error
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.steps import await_checkpoints, await_replica, write_untracked_records
+from suites.steps import (
+    SMALL_FETCHES,
+    await_checkpoints,
+    await_replica,
+    throttle_replication,
+    write_untracked_records,
+)
 
 OFTEN = {
     "auto.leader.rebalance.enable": "true",
@@ -32,6 +40,7 @@ OFTEN = {
 LOOKS_FOR_LEADERLESS = VersionRange.parse(">=4.0")
 """The builds whose KRaft controller notices that a topic now allows unclean elections (KAFKA-12670)."""
 RECORDS = 100
+MORE_THAN_ONE_FETCH = 1000  # records of 1 kB
 
 
 @scenario(
@@ -80,6 +89,47 @@ def test_unclean_election(cluster: Cluster) -> None:
     check_same_bytes(*logs)
     if wrong := {name: end for name, end in cluster.end_offsets((allowed, requested)).items() if end != RECORDS}:
         raise PromiseBroken(f"{behind} led with {RECORDS} records of each partition; now these end at {wrong}")
+
+
+@scenario(
+    "logs/unclean-at-once",
+    kip=112,
+    plan="unclean elections are allowed, and the log dir of the last replica in sync fails",
+    judged=False,
+    overrides=SMALL_FETCHES,
+)
+def test_unclean_at_once(cluster: Cluster) -> None:
+    """The log dir of the last replica in sync fails, where unclean elections are allowed: another one leads at once.
+
+    It does not wait until the controller next looks for partitions without a leader, which is every five minutes
+    (``unclean.leader.election.interval.ms``). A throttle keeps it out of the ISR while it is alive.
+    """
+    last, behind, bystander = cluster.brokers
+    allows = {"unclean.leader.election.enable": "true"}
+    [allowed] = cluster.create_topics(
+        NewTopic(name="allowed", replicas=2, assignment={0: [last.id, behind.id]}, configs=allows)
+    )
+    throttle_replication(allowed, rate=1)  # a replica in sync is not throttled
+    write_untracked_records(allowed, RECORDS)
+    behind.stop()
+    await_out_of_sync(allowed[0], behind)
+    write_untracked_records(allowed, MORE_THAN_ONE_FETCH, size=1000, to=last)
+    behind.start()
+    await_state(
+        allowed[0],
+        lambda seen: behind.id not in seen.offline_replicas,
+        f"{behind} to be alive",
+        timeouts.RECOVERY_S,
+        via=bystander,
+    )
+    if behind.id in (seen := allowed[0].describe(bystander)).isr:
+        raise Inconclusive(f"the throttle did not keep {behind} out of the ISR: {seen}")
+    with injected(fault := Chmod000(allowed[0].log_dir_on(last))):
+        check_noticed(fault)
+        await_leader(allowed[0], bystander, lambda leader: leader == behind.id, f"to be led by {behind}")
+    last.restart()
+    cluster.await_healthy(failure=PromiseBroken)
+    check_same_bytes(allowed[0])
 
 
 def check_not_elected(partition: Partition, behind: Broker, via: Broker) -> None:
