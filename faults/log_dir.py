@@ -36,6 +36,7 @@ _OPERATIONS = (
     r"Could not open",
     r"due to a? ?(?:disk|storage) error",
     r"Uncaught exception in scheduled task",
+    r"Unexpected exception thrown when cleaning log",
     r"Encountered (?!fatal )[\w ]+ fault: ",
 )
 _ON_LOG_DIR = rf"^(?=[^\n]*(?:{'|'.join(_OPERATIONS)}))(?s:.*){{path}}(?![\w.-])"

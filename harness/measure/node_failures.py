@@ -1,10 +1,10 @@
 """Finds the failures of nodes that break a promise, by the nodes' logs.
 
 Kafka goes on after each of them, and what failed stays undone: a thread died, Kafka met a fault that it logs as such,
-or a periodic task failed at least twice since the node's start. No fault of the case explains a dead thread. The others
-are explained by a fault that hit the same node, names such lines (:class:`faults.base.Fault`) and was in force. It is
-in force until the node's first start after its end, since a log dir stays offline until then. What a node logs after it
-was told to stop does not count.
+the log cleaner gave up a log for good, or a periodic task failed at least twice since the node's start. No fault of the
+case explains a dead thread. The others are explained by a fault that hit the same node, names such lines
+(:class:`faults.base.Fault`) and was in force. It is in force until the node's first start after its end, since a log
+dir stays offline until then. What a node logs after it was told to stop does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ TASK_FAILED = (
 )
 """The line of ``KafkaScheduler`` for a periodic task of the log dirs. Other tasks run once, such as ``flush-log``
 (KAFKA-19571), or wait for ZooKeeper. A move or a deletion may close a log that such a task is about to use."""
-_ANY = f"{THREAD_DIED}|{FAULT_LOGGED}|{TASK_FAILED}"
+CLEANING_FAILED = r"Unexpected exception thrown when cleaning log (?s:.*)Marking its partition \((\S+)\) as uncleanable"
+"""The line of ``LogCleaner`` for a log that it does not clean any more (``uncleanable-partitions-count``)."""
+_ANY = f"{THREAD_DIED}|{FAULT_LOGGED}|{TASK_FAILED}|{CLEANING_FAILED}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +78,15 @@ def _failures(events: Sequence[Event], node: str, lines: Sequence[LogLine]) -> I
     failed: dict[tuple[str, int], list[LogLine]] = {}  # by task and start of the node
     for line in lines:
         fault, task = re.search(FAULT_LOGGED, line.text), re.search(TASK_FAILED, line.text)
-        if not (fault or task) or (start := _start(events, node, line.at)) is None or _explained(events, node, line):
+        cleaning = re.search(CLEANING_FAILED, line.text)
+        if not (fault or task or cleaning):
+            continue
+        if (start := _start(events, node, line.at)) is None or _explained(events, node, line):
             continue
         if fault:
             yield NodeFailure(node=node, what=f"the node {node} met a fault of its own", lines=(line,))
+        if cleaning:
+            yield NodeFailure(node=node, what=f"the node {node} cleans {cleaning[1]} no more", lines=(line,))
         if task:
             failed.setdefault((task[1], start), []).append(line)
     for (name, _), found in failed.items():

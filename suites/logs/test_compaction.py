@@ -22,10 +22,13 @@ from suites.log_cleaning import (
     write_outdated_records,
 )
 from suites.scenario import scenario
+from suites.steps import write_untracked_records
 from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values
 
 KEYS = 10
 MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
+LARGER_THAN_BUFFER = 500_000
+"""Bytes: a cleaner's buffer has half of ``log.cleaner.io.buffer.size``, which is 512 KiB by default."""
 NO_TOMBSTONES = {"delete.retention.ms": "0"}
 AN_HOUR_LATER = {"min.compaction.lag.ms": "3600000"}
 
@@ -41,13 +44,15 @@ def test_transactions_compacted(cluster: Cluster) -> None:
     """Compaction meets open, aborted and committed transactions: readers get the last committed value of each key.
 
     They get the tombstone of a deleted key, too, since ``delete.retention.ms`` is a day. In a log where it is 0, the
-    second cleaning removes the tombstone. A log whose records are too young for compaction keeps all of them.
+    second cleaning removes the tombstone. A record there is larger than the cleaner's buffer. A log whose records are
+    too young for compaction keeps all of them.
     """
     ledger = cluster.create_topic("ledger", configs=COMPACTED)
     cleaned = cluster.create_topic("cleaned", configs=COMPACTED | NO_TOMBSTONES)
     young = cluster.create_topic("young", configs=COMPACTED | AN_HOUR_LATER)
     check_policy_enforced(ledger[0])
     UntrackedProducer(cleaned, "third").delete(b"deleted")
+    write_untracked_records(cleaned, 1, size=LARGER_THAN_BUFFER, keys=1)
     first, second = (UntrackedProducer(ledger, name) for name in ("first", "second"))
     committed = last_values(first.write(commit=True, count=KEYS, keys=KEYS), KEYS)
     second.write(count=MORE_THAN_TWO, keys=KEYS - 1)

@@ -347,13 +347,14 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-failures",
-        what="a node logs that a thread died (KAFKA-19289), that it met a fault, and that a scheduled task failed",
+        what="a node logs that a thread died (KAFKA-19289), that it met a fault, or that a task or cleaning failed",
         words=(
             r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '",
             r"^Encountered (?!fatal )[\w ]+ fault: ",
             r"^Uncaught exception in scheduled task '(highwatermark-checkpoint|kafka-log-flusher|kafka-log-retention"
             r"|kafka-log-start-offset-checkpoint|kafka-recovery-point-checkpoint"
             r"|shutdown-idle-replica-alter-log-dirs-thread)'(?!(?s:.*)The log for \S+ is already closed)",
+            r"Unexpected exception thrown when cleaning log (?s:.*)Marking its partition \((\S+)\) as uncleanable",
         ),
         without="these failures stay unnoticed",
         tried=False,

@@ -22,6 +22,10 @@ CHECKPOINT = "Uncaught exception in scheduled task 'kafka-recovery-point-checkpo
 IN_DIR = "\njava.nio.file.FileSystemException: /d/log-dir-1/new-0/0.log: No space left on device\n\tat a.B"
 BUG = "\njava.lang.IllegalStateException: no partition t-7\n\tat a.B"
 CLOSED = "\norg.apache.kafka.common.errors.KafkaStorageException: The log for orders-1 is already closed"
+UNCLEANABLE = (
+    "[kafka-log-cleaner-thread-0]: Unexpected exception thrown when cleaning log Log(dir=/d/log-dir-1/t-0, topic=t). "
+    "Marking its partition (t-0) as uncleanable (a.B)"
+)
 FAULT = Chmod000(log_dir_at(Path("/d/log-dir-1")))
 
 
@@ -65,6 +69,7 @@ FAILED_TWICE = "the task kafka-recovery-point-checkpoint of the node 1 failed 2 
         ([CHECKPOINT + BUG] * 2, [FAILED_TWICE]),
         ([CHECKPOINT + CLOSED] * 2, []),
         (["Uncaught exception in scheduled task 'flush-log' (a.B)" + BUG] * 9, []),
+        ([UNCLEANABLE + BUG], ["the node 1 cleans t-0 no more"]),
         (["[ReplicaManager broker=1] Error while Encountered x fault: (a.B)"], []),
     ],
 )
@@ -103,9 +108,10 @@ def test_what_a_node_logs_while_it_stops_does_not_count(tmp_path: Path) -> None:
 def test_a_fault_explains_what_its_node_logs_until_the_restart(
     tmp_path: Path, fault: list[Event], explained: bool
 ) -> None:
-    log(tmp_path, (3.0004, PUBLISHING + IN_DIR), (3.2, CHECKPOINT + IN_DIR), (3.4, CHECKPOINT + IN_DIR))
-    assert len(found(tmp_path, *fault)) == (0 if explained else 2)
-    assert len(errors_logged(fault, tmp_path)) == (0 if explained else 2), "what decides is on the page, too"
+    checkpoints = [(3.2, CHECKPOINT + IN_DIR), (3.4, CHECKPOINT + IN_DIR)]
+    log(tmp_path, (3.0004, PUBLISHING + IN_DIR), *checkpoints, (3.4, UNCLEANABLE + IN_DIR))
+    assert len(found(tmp_path, *fault)) == (0 if explained else 3)
+    assert len(errors_logged(fault, tmp_path)) == (0 if explained else 3), "what decides is on the page, too"
 
 
 def test_a_fault_explains_nothing_of_another_node_or_log_dir(tmp_path: Path) -> None:
