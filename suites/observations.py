@@ -11,7 +11,7 @@ log, are asked where a scenario wants them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from harness.cluster.broker import Broker
@@ -25,7 +25,7 @@ from harness.kafka.java_client import cordoned_flags
 from harness.kafka.mbeans import BrokerMetrics
 from harness.kafka.metadata import ClusterState, LogDirState
 from harness.kafka.tool_answers import DescribedPartition, Directories, Key
-from harness.kafka.versions import Mode
+from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Expectation
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
@@ -38,6 +38,8 @@ from suites.observing import expectation_of, expects, observe
 Source = Callable[[ExpectedState], Iterator[str]]
 UNTOUCHED = "though nothing has touched it"
 """The end of a difference about a leader epoch that should not have changed."""
+FORGETS_OFFLINE_LOGS = VersionRange.parse(">=2.8")
+"""The builds that remove the MBeans of a log whose log dir has failed; 2.6 does not."""
 LEADERSHIP_DIFFERS = re.compile(rf": leader \d+ instead of \d+$|{UNTOUCHED}$")
 """A difference that is only about the leader or the leader epoch."""
 
@@ -156,7 +158,13 @@ def mbeans(state: ExpectedState) -> Iterator[str]:
     for broker in state.live_brokers():
         assert broker.mbeans is not None
         yield from judge_mbeans(state, broker, broker.mbeans.describe_broker(), elsewhere)
-    yield from compare_offline_partitions(state, state.cluster.offline_partitions(), elsewhere)
+        if _offline_on(state, broker) and state.cluster.distribution.version in FORGETS_OFFLINE_LOGS:
+            yield from compare_log_mbeans(state, broker, broker.mbeans.logs())
+    if state.cluster.spec.mode is Mode.ZK:
+        yield from compare_offline_partitions(state, state.cluster.offline_partitions(), elsewhere)
+        return
+    controller = state.cluster.mbeans[state.cluster.active_controller().spec.name]
+    yield from compare_controller_counts(state, controller.controller_counts(), elsewhere)
 
 
 def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState) -> list[str]:
@@ -253,14 +261,26 @@ def compare_replica_counts(
         yield f"{by} PartitionCount {seen.partitions} instead of {should}"
 
 
+def compare_log_mbeans(state: ExpectedState, broker: Broker, seen: Collection[Key]) -> Iterator[str]:
+    """The logs of offline replicas have no MBeans: their sizes and offsets would be shown as if they were good.
+
+    :param seen: the replicas whose logs have MBeans
+    """
+    if stale := sorted(_offline_on(state, broker) & set(seen)):
+        yield f"{broker} has MBeans of the logs of offline replicas: {', '.join(map(name, stale))}"
+
+
+def _offline_on(state: ExpectedState, broker: Broker) -> set[Key]:
+    return {key for key, expected in state.partitions.items() if broker.id in expected.offline}
+
+
 def offline_replicas(state: ExpectedState, broker: Broker, elsewhere: ClusterState) -> int:
     """How many replicas the broker has on its failed log dirs.
 
     This counts replicas of unknown topics, and those that a reassignment or a topic deletion left there.
     """
-    replicas = [key for key, expected in state.partitions.items() if broker.id in expected.offline]
     unknown = [each for each in state.unknown_partitions(elsewhere) if broker.id in each.offline_replicas]
-    return len(replicas) + len(unknown) + len(unassigned_offline_replicas(state, broker))
+    return len(_offline_on(state, broker)) + len(unknown) + len(unassigned_offline_replicas(state, broker))
 
 
 def unassigned_offline_replicas(state: ExpectedState, broker: Broker) -> list[Key]:
@@ -295,6 +315,29 @@ def compare_offline_partitions(state: ExpectedState, seen: int, elsewhere: Clust
     should = len(leaderless) + len(unknown)
     if seen != should:
         yield f"the controller's MBean says OfflinePartitionsCount {seen} instead of {should}"
+
+
+def compare_controller_counts(state: ExpectedState, seen: Mapping[str, int], elsewhere: ClusterState) -> Iterator[str]:
+    """KRaft: the controller's counts of brokers, topics and partitions, also of unknown topics.
+
+    :param seen: by the names of the MBeans
+    :param elsewhere: the cluster's metadata, for topics that are not in the expected state
+    """
+    yield from compare_offline_partitions(state, seen["OfflinePartitionsCount"], elsewhere)
+    unknown = state.unknown_partitions(elsewhere)
+    leaders = [(each.leader, each.replicas) for each in state.partitions.values()]
+    leaders += [(each.leader, each.replicas) for each in unknown]
+    alive = len(state.live_brokers())
+    should = {
+        "ActiveBrokerCount": alive,
+        "FencedBrokerCount": len(state.cluster.brokers) - alive,
+        "GlobalTopicCount": len({topic for topic, _ in state.partitions} | {each.topic for each in unknown}),
+        "GlobalPartitionCount": len(leaders),
+        "PreferredReplicaImbalanceCount": sum(leader != replicas[0] for leader, replicas in leaders),
+    }
+    for name, count in should.items():
+        if seen[name] != count:
+            yield f"the controller's MBean says {name} {seen[name]} instead of {count}"
 
 
 # --- Kafka's own tools ----------------------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ CORDONED_DIRS = "kafka.log:type=LogManager,name=CordonedLogDirectoryCount"
 DIR_CORDONED = "kafka.log:type=LogManager,name=LogDirectoryCordoned,logDirectory=*"
 OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
 OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
+ACTIVE_BROKERS = "kafka.controller:type=KafkaController,name=ActiveBrokerCount"
+FENCED_BROKERS = "kafka.controller:type=KafkaController,name=FencedBrokerCount"
+ALL_TOPICS = "kafka.controller:type=KafkaController,name=GlobalTopicCount"
+ALL_PARTITIONS = "kafka.controller:type=KafkaController,name=GlobalPartitionCount"
+NOT_PREFERRED = "kafka.controller:type=KafkaController,name=PreferredReplicaImbalanceCount"
 UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
 PARTITIONS = "kafka.server:type=ReplicaManager,name=PartitionCount"
 LEADERS = "kafka.server:type=ReplicaManager,name=LeaderCount"
@@ -46,6 +51,8 @@ WAITING_PRODUCE = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOp
 UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
 _OF_EVERY_BUILD = (OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, PARTITIONS, LEADERS, UNDER_REPLICATED)
+OF_CONTROLLER = (ACTIVE_BROKERS, FENCED_BROKERS, ALL_TOPICS, ALL_PARTITIONS, NOT_PREFERRED)
+"""Further counts of a KRaft controller. That of ZooKeeper mode counts topics until they are deleted for good."""
 _RUNNING = 3
 _Found = Mapping[str, Mapping[str, int | str]]
 """For each MBean's name, its attributes by name; empty if there is no such MBean."""
@@ -118,6 +125,17 @@ class MBeans:
         active, partitions = self._read(ACTIVE, OFFLINE_PARTITIONS)
         return _value(partitions) if _value(active) else None
 
+    def controller_counts(self) -> dict[str, int]:
+        """A KRaft controller's counts of brokers, topics and partitions, by the short names of their MBeans.
+
+        :raises BuildLacks: the controller does not have one of the MBeans
+        """
+        names = (OFFLINE_PARTITIONS, *OF_CONTROLLER)
+        found = dict(zip(names, self._read(*names), strict=True))
+        if lacking := [name for name, each in found.items() if not each]:
+            raise BuildLacks(f"this Kafka build has no MBean {lacking[0]}")
+        return {_short(name): _value(each) or 0 for name, each in found.items()}
+
     def followed(self) -> int | None:
         """KRaft: the node id of the controller that this node follows; None if it follows none, or is active itself.
 
@@ -140,7 +158,7 @@ class MBeans:
         counts = {name: value for name, each in zip(_COUNTS, found, strict=True) if (value := _value(each)) is not None}
         if not _value(active):
             counts.pop(OFFLINE_PARTITIONS, None)
-        return {name.rpartition("=")[2]: value for name, value in counts.items()}
+        return {_short(name): value for name, value in counts.items()}
 
     def has(self, mbean: str) -> bool:
         """Whether the node has an MBean of that name."""
@@ -227,6 +245,15 @@ class MBeans:
         named = [(_tags(mbean), of) for mbean, of in found.items()]
         return {tags["name"]: int(of["Value"]) for tags, of in named if tags == wanted | {"name": tags["name"]}}
 
+    def logs(self) -> set[tuple[str, int]]:
+        """The topics and partitions of the replicas whose logs have MBeans, without future replicas.
+
+        :raises NoAnswer: no agent answers
+        """
+        [found] = self._read(LOG_SIZE)
+        named = [tags for mbean in found if "is-future" not in (tags := _tags(mbean))]
+        return {(tags["topic"], int(tags["partition"])) for tags in named}
+
     def _only(self, mbean: str, attribute: str) -> int:
         """An attribute of one MBean.
 
@@ -260,6 +287,11 @@ class MBeans:
 def _value(found: _Found, attribute: str = "Value") -> int | None:
     """An attribute of the one MBean that was found; None if none was."""
     return next((int(of[attribute]) for of in found.values()), None)
+
+
+def _short(mbean: str) -> str:
+    """The short name of an MBean whose last tag is its name, such as GlobalTopicCount."""
+    return mbean.rpartition("=")[2]
 
 
 def _tags(mbean: str) -> dict[str, str]:

@@ -184,7 +184,10 @@ def _await_dynamic(trial: Trial, name: str, value: str) -> None:
 # --- MBeans ---------------------------------------------------------------------------------------------------------
 
 
-_OF_CONTROLLER = (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT, mbeans.UNCLEAN_ELECTIONS)
+_OF_CONTROLLER = (
+    *(mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT, mbeans.UNCLEAN_ELECTIONS),
+    *mbeans.OF_CONTROLLER,
+)
 
 
 def _mbean(dependency: Dependency) -> None:

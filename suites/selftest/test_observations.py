@@ -84,6 +84,12 @@ def other_dir_failed() -> StateCheck:
     return state
 
 
+def one_dead() -> StateCheck:
+    state = right_state()
+    state.broker_gone(BROKERS[2])
+    return state
+
+
 def replica_elsewhere() -> StateCheck:
     """One replica on a good log dir is expected in the other log dir of its broker."""
     state = right_state()
@@ -141,6 +147,22 @@ def offline_partitions(state: StateCheck) -> Iterable[str]:
     return observations.compare_offline_partitions(state, 2, SEEN)
 
 
+def log_mbeans(state: StateCheck) -> Iterable[str]:
+    return observations.compare_log_mbeans(state, BROKERS[3], {("lone", 3), ("elsewhere", 0)})
+
+
+def controller_counts(state: StateCheck) -> Iterable[str]:
+    seen = {
+        "OfflinePartitionsCount": 2,
+        "ActiveBrokerCount": 3,
+        "FencedBrokerCount": 0,
+        "GlobalTopicCount": 3,
+        "GlobalPartitionCount": 5,
+        "PreferredReplicaImbalanceCount": 3,
+    }
+    return observations.compare_controller_counts(state, seen, SEEN)
+
+
 def topics_tool(state: StateCheck) -> Iterable[str]:
     return observations.compare_topics(state, read_topics(answer("kafka-topics")), by="kafka-topics --describe shows")
 
@@ -173,6 +195,8 @@ ALL = (
     mbeans,
     replica_counts,
     offline_partitions,
+    controller_counts,
+    log_mbeans,
     topics_tool,
     under_replicated_tool,
     unavailable_tool,
@@ -222,6 +246,14 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[StateCheck
         (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
         (replica_counts, healthy_state, "the MBeans of broker 3 say LeaderCount 1 instead of 3"),
         (offline_partitions, healthy_state, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
+        (
+            controller_counts,
+            healthy_state,
+            "the controller's MBean says PreferredReplicaImbalanceCount 3 instead of 1",
+        ),
+        (controller_counts, one_dead, "the controller's MBean says ActiveBrokerCount 3 instead of 2"),
+        (controller_counts, one_dead, "the controller's MBean says FencedBrokerCount 0 instead of 1"),
+        (log_mbeans, other_dir_failed, "broker 3 has MBeans of the logs of offline replicas: lone-3"),
         (topics_tool, healthy_state, "kafka-topics --describe shows lone-0: leader None instead of 3"),
         (topics_tool, other_dir_failed, "kafka-topics --describe shows lone-3: leader 3 instead of None"),
         (
