@@ -38,6 +38,7 @@ from harness.events import (
     NodeEndedByItself,
 )
 from harness.measure.discarded_logs import discarded_logs
+from harness.measure.early_unfencing import early_unfencings
 from harness.measure.log_floods import log_floods
 from harness.measure.node_failures import node_failures
 from harness.runner.case import Case, Outcome
@@ -221,14 +222,14 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
 
 
 def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
-    """Yield what the nodes' logs show: replicas thrown away though their log dirs were good, failures, and floods.
+    """Yield what the nodes' logs show: good replicas thrown away, brokers unfenced too early, failures, and floods.
 
-    Replicas that were thrown away count only if the scenario ran to its end. A log that cannot be read is an error of
-    the case.
+    The first two count only if the scenario ran to its end. A log that cannot be read is an error of the case.
     """
     try:
         if called:
-            yield from ((EXIT_INVALID, str(each)) for each in discarded_logs(case.journal.events, case.run_dir))
+            for find in (discarded_logs, early_unfencings):
+                yield from ((EXIT_INVALID, str(each)) for each in find(case.journal.events, case.run_dir))
         yield from _node_failures(case, declared, called=called)
         yield from _log_floods(case, declared, called=called)
     except OSError as error:

@@ -369,6 +369,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-unfenced",
+        what="a broker logs that it has loaded its logs, and a controller that it unfences the broker",
+        words=(r"The request from broker (\d+) to unfence has been granted", r"^Loaded \d+ logs in \d+ms"),
+        without="a broker that is unfenced before it has loaded its logs is not found",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
         id="log-started",
         what="a broker or a controller logs that its start has ended",
         words=(r"\] (?:Kafka Server )?started \(kafka\.server\.Kafka",),
