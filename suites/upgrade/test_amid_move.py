@@ -39,12 +39,13 @@ SLOW = 1000
     deviations=(MOVED_BEFORE_THROTTLE,),
     floors=Floors(faults=3),
     overrides=SMALL_FETCHES,
+    kraft={"controllers": 3},
 )
 def test_amid_move(cluster: Cluster, workload: CaseWorkload, build_under_test: Distribution) -> None:
     """Brokers are upgraded while a replica moves to another log dir, and one to another broker: both end, as asked.
 
     Throttles hold the move and the reassignment until all nodes are upgraded. The brokers of both come first, so an
-    older leader serves them.
+    older leader serves them. In KRaft three controllers come last, so the quorum has two builds, too.
     """
     orders, ledger = cluster.create_topic("orders"), cluster.create_topic("ledger", replicas=2)
     write_untracked_records(ledger, 1000, size=1000)
