@@ -27,7 +27,6 @@ from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery
 from suites.controllers import controllers_restarted
-from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
 from suites.observations import metadata_log
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, log_dirs_failed, one_partition_per_log_dir, restart_after_healing
@@ -41,7 +40,6 @@ DOWNGRADE_REFUSED = r"Refusing to perform the requested downgrade because it mig
 @upgrade_scenario(
     "upgrade/features",
     plan="after a rolling upgrade: features are finalized, or brokers bounced to the new protocol, and downgraded",
-    deviations=(OFFLINE_REPLICAS_COUNTED_LATE,),
     floors=Floors(faults=4),
 )
 def test_features(cluster: Cluster, workload: CaseWorkload, build_under_test: Distribution) -> None:
