@@ -37,7 +37,7 @@ from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
 from harness.kafka.admin import Refused
-from harness.kafka.broker_log import LogLine
+from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation, Expectation
@@ -208,12 +208,12 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
 
     :param saying: a regular expression of a line in its log since its last start
     """
-    line = check_node_ends(broker.node, str(broker), broker.started_at, exit_code=exit_code, saying=saying)
+    line = check_node_ends(broker.node, str(broker), broker.log, broker.started_at, exit_code=exit_code, saying=saying)
     broker.journal.write("broker.ended", broker=broker.id, exit_code=exit_code, line=line.text[:300])
     return line
 
 
-def check_node_ends(node: Node, name: str, since: datetime, *, exit_code: int, saying: str) -> LogLine:
+def check_node_ends(node: Node, name: str, log: BrokerLog, since: datetime, *, exit_code: int, saying: str) -> LogLine:
     """The node ends by itself, with this exit code and this message; returns the log line.
 
     :param saying: a regular expression of a line in its log since then
@@ -225,13 +225,13 @@ def check_node_ends(node: Node, name: str, since: datetime, *, exit_code: int, s
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"{name} to exit",
         failure=PromiseBroken,
-        hint=node.log.tail,
+        hint=log.tail,
     )
-    line = node.log.first(saying, since=since)
+    line = log.first(saying, since=since)
     if code != exit_code or line is None:
         raise PromiseBroken(
             f"{name} ended with exit code {code} instead of {exit_code} and "
-            f"{'logged' if line else 'did not log'} /{saying}/; its log ends with:\n{node.log.tail()}"
+            f"{'logged' if line else 'did not log'} /{saying}/; its log ends with:\n{log.tail()}"
         )
     return line
 

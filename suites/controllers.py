@@ -58,7 +58,7 @@ def check_controller_ends(cluster: Cluster, controller: Node, *, saying: str, si
 
     :param saying: a regular expression of a line in its log since then
     """
-    line = check_node_ends(controller, controller.spec.name, since, exit_code=1, saying=saying)
+    line = check_node_ends(controller, controller.spec.name, controller.log, since, exit_code=1, saying=saying)
     cluster.journal.write("controller.ended", controller=controller.spec.name, line=line.text[:300])
 
 

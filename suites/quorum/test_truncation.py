@@ -29,7 +29,7 @@ from suites.steps import restart_after_healing
 
 TAIL = 200
 """Records that only one controller has: more than the others write until they have added a voter."""
-TRIES = 8
+TRIES = 16
 """How often controllers stand for election in vain before none is expected to win."""
 TRUNCATED = r"Truncated to offset \d+ from Fetch response from leader"
 STANDS = r"Completed transition to (?:Prospective|Candidate)State"

@@ -209,8 +209,8 @@ RAFT_DIED = "Encountered fatal fault: Unexpected error in raft IO thread (org.ap
 def test_a_fatal_fault_must_name_the_metadata_log_dir(tmp_path: Path, log: str, is_due_to_it: bool) -> None:
     path = tmp_path / "broker.log"
     path.write_text(f"[2026-11-23 10:00:00,000] ERROR {log}\n[2026-11-23 10:00:00,001] INFO in /m/1/ (a.B)\n")
-    node = fake_node(exit_code=lambda: 1, expect_end=lambda: None, log=BrokerLog(path))
-    broker = fake_broker(node=node, log=node.log, started_at=datetime(2026, 11, 23, tzinfo=UTC))
+    node = fake_node(exit_code=lambda: 1, expect_end=lambda: None)
+    broker = fake_broker(node=node, log=BrokerLog(path), started_at=datetime(2026, 11, 23, tzinfo=UTC))
     with breaks_promise(None if is_due_to_it else "did not log"):
         check_ends(broker, exit_code=1, saying=fatal_fault_in(Path("/m/1")))
 

@@ -382,10 +382,9 @@ def test_a_broker_refuses_to_start_as_it_should_or_joins(
     monkeypatch.setattr("suites.checks.timeouts.RECOVERY_S", 0.2)
     started_at = now()
     (tmp_path / "broker.log").write_text(log_line(log))
-    node = fake_node(exit_code=lambda: exit_code, expect_end=lambda: None, log=BrokerLog(tmp_path / "broker.log"))
     broker = fake_broker(
-        node=node,
-        log=node.log,
+        node=fake_node(exit_code=lambda: exit_code, expect_end=lambda: None),
+        log=BrokerLog(tmp_path / "broker.log"),
         describe_cluster=lambda: cluster_state(brokers=(1,) if joins else ()),
         started_at=started_at,
     )
