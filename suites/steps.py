@@ -651,11 +651,6 @@ def write_untracked_records(
     return timestamp_ms
 
 
-def one_in_sync_suffices(cluster: Cluster) -> bool:
-    """Whether a leader that is alone in the ISR acks records with acks=all, by the brokers' settings."""
-    return cluster.spec.settings["min.insync.replicas"] == "1"
-
-
 SERVED_ALONE = {"min.insync.replicas": "1"}
 """The configs of a topic whose leader acks records also when no other broker is left."""
 
