@@ -93,8 +93,13 @@ class Trial:
         client = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "batch.size": 16384})
         for number in range(RECORDS):
             client.produce(TOPIC, f"probe {number}".ljust(12_000), partition=number % PARTITIONS)
-        if client.flush(SOON_S):
-            raise Lacking(f"{len(client)} of {RECORDS} records were not acked within {SOON_S:.0f} s")
+        await_until(
+            lambda: client.flush(1.0),
+            lambda left: left == 0,
+            timeout_s=SOON_S,
+            what=f"all of {RECORDS} records to be acked, with none left",
+            failure=Lacking,
+        )
         return topic
 
     def logged(self, pattern: str, since: datetime | None = None, node: Node | None = None) -> str:
