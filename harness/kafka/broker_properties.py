@@ -40,8 +40,9 @@ def refusals(distribution: Distribution, properties: Mapping[str, str]) -> dict[
             given = jvm.java.util.HashMap()
             for key, value in properties.items():
                 given.put(key, value)
-            for checked in config.configDef().validate(given):
-                if checked.name() in properties and (errors := checked.errorMessages()):
+            # Arrays: the end of a Java iterator is an exception, in which pyspark's handler for py4j looks for Spark.
+            for checked in config.configDef().validate(given).toArray():
+                if checked.name() in properties and (errors := checked.errorMessages().toArray()):
                     refused[str(checked.name())] = f"refuses it: {errors[0]}"
         return refused
 
