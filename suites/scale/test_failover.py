@@ -34,7 +34,7 @@ from suites.scenario import scenario
 
 SIZES = (100, 500, 2000)
 AT_ONCE = 500
-"""The most partitions of a topic: a request for more takes a broker longer than a client waits."""
+"""The most partitions of a topic. Topics are created one after another, each within a time-out of its own."""
 SHOWN = 3
 
 
@@ -80,6 +80,8 @@ def test_failover(cluster: Cluster, workload: CaseWorkload, case: Case, partitio
 
 def create_in(cluster: Cluster, log_dir: LogDir, partitions: int) -> list[Topic]:
     """Create topics with so many partitions in all, which the log dir's broker leads with replicas in this log dir.
+
+    The log dir is requested for each replica before it exists (KIP-113). The answer to that is an error, as promised.
 
     :raises PromiseBroken: the broker created some of these replicas in another log dir
     """
