@@ -106,10 +106,10 @@ def controllers_restarted(cluster: Cluster) -> Node:
         controller.kill()
     for controller in cluster.quorum_nodes:
         controller.start()
-    return await_active(cluster)
+    return await_active_controller(cluster)
 
 
-def await_active(cluster: Cluster) -> Node:
+def await_active_controller(cluster: Cluster) -> Node:
     """Wait until one controller is active; returns it.
 
     :raises PromiseBroken: none becomes active

@@ -16,7 +16,7 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from harness.workload.pair import Pair
-from suites.controllers import await_active, last_start
+from suites.controllers import await_active_controller, last_start
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down
@@ -65,7 +65,7 @@ class Roll:
             controller.stop(timeouts.STOP_S)
             controller.use_build(self._build)
             controller.start()
-            await_active(cluster)
+            await_active_controller(cluster)
             check_runs(controller, self._build, cluster)
             self._state.check(timeouts.RECOVERY_S)
         self._pair.await_progress(after=now())
