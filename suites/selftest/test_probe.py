@@ -339,7 +339,8 @@ def test_a_build_with_holes(open_folder: Path) -> None:
     print(done.stdout, done.stderr)
     told_of = json.loads(file.read_text())
     missing = {each["id"] for each in told_of["leans"] if each["state"] == "missing"}
-    of_the_hook = {"admin-client", "java-client"}  # they ask the JVM that the tools share
+    # They ask the JVM that the tools share.
+    of_the_hook = {"admin-client", "java-client", "metadata-versions", "config-names"}
     assert missing == {"exit-hook", "tool-cluster", "mbean-BytesOutPerSec"} | of_the_hook
     assert (done.returncode, told_of["exit_code"]) == (2, 2)
     for what in ("Exit$Procedure", "kafka-cluster unregister", "name=BytesOutPerSec"):
