@@ -207,6 +207,15 @@ DELETED_TOPIC_HIDES_FAILURE = Deviation(
     r"Topic ID \S+ existed in isrMembers, but not in the topics map",
 )
 
+SECOND_FAILURE_RESTARTS_TIMEOUT = Deviation(
+    kip=112,
+    promised="a broker that cannot report a failed log dir for log.dir.failure.timeout.ms shuts down (KIP-858)",
+    actual="the failure of a second log dir restarts the time-out of the first",
+    issue="none found; BrokerLifecycleManager.propagateDirectoryFailure schedules each under the same tag",
+    builds=VersionRange.parse(">=3.8.0"),
+    modes=(Mode.KRAFT,),
+)
+
 WAITING_REQUEST_UNANSWERED = Deviation(
     kip=112,
     promised="the leader's log dir fails, and clients get an error at once",

@@ -27,9 +27,17 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_ends, check_logged, check_noticed, check_notified, promised
+from suites.checks import (
+    check_delivery,
+    check_ends,
+    check_logged,
+    check_noticed,
+    check_notified,
+    check_promised_or_known,
+    promised,
+)
 from suites.controllers import check_controller_acts, restarted_from_snapshot, restarted_with_snapshots
-from suites.deviations import DELETED_TOPIC_HIDES_FAILURE
+from suites.deviations import DELETED_TOPIC_HIDES_FAILURE, SECOND_FAILURE_RESTARTS_TIMEOUT
 from suites.kip_36.layouts import racks_of
 from suites.leadership import ELECTS_ELIGIBLE, await_leader, await_state, lead
 from suites.observations import metadata_log
@@ -37,6 +45,7 @@ from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     SMALL_FETCHES,
+    await_checkpoints,
     await_no_reassignment,
     check_reassigning,
     check_some_leaderless,
@@ -370,16 +379,61 @@ def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> Non
 
 def check_gave_up_in_time(broker: Broker, said: LogLine, fault: LogDirFault) -> None:
     """A broker gave up reporting its failed log dir after ``log.dir.failure.timeout.ms``, and not earlier."""
-    assert fault.noticed_by is not None
-    noticed = broker.log.first(fault.noticed_by, since=fault.injected_at)
-    assert noticed is not None
-    took_s = (said.at - noticed.at).total_seconds()
+    took_s = (said.at - noticed_at(broker, fault)).total_seconds()
     broker.journal.write("failure_timeout.over", broker=broker.id, after_s=took_s)
     if not GIVES_UP_S - 0.5 <= took_s <= 5 * GIVES_UP_S:
         raise PromiseBroken(
             f"{broker} gave up reporting its failed log dir after {took_s:.1f} s; log.dir.failure.timeout.ms is "
             f"{GIVES_UP_S:g} s, and {GIVES_UP_S - 0.5:g} to {5 * GIVES_UP_S:g} s are allowed"
         )
+
+
+def noticed_at(broker: Broker, fault: LogDirFault) -> datetime:
+    """When the broker logged the failure of the log dir."""
+    assert fault.noticed_by is not None
+    noticed = broker.log.first(fault.noticed_by, since=fault.injected_at)
+    assert noticed is not None
+    return noticed.at
+
+
+@scenario(
+    "kip-112/second-dir-while-unreported",
+    kip=112,
+    plan="6. Controller failover: a second log dir fails while a broker cannot report the first (KIP-858)",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.8.0"),
+    judged=False,
+    log_dirs=3,
+    floors=Floors(faults=3),
+    deviations=(SECOND_FAILURE_RESTARTS_TIMEOUT,),
+    overrides={"log.dir.failure.timeout.ms": f"{GIVES_UP_S * 1000:.0f}"},
+)
+def test_second_dir_while_unreported(cluster: Cluster) -> None:
+    """A second log dir fails while a broker cannot report the first: the broker ends after the first one's time-out."""
+    victim = cluster.brokers[0]
+    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    first, second, good = (partition.log_dir_on(victim) for partition in orders.partitions)
+    if len({first, second, good}) < len(orders):
+        raise Inconclusive(f"{victim} has two partitions of {orders} in one log dir")
+    with ExitStack() as log_dirs_failed, injected(ControllerKilled(cluster, victim)):
+        failures = [log_dirs_failed.enter_context(injected(Chmod000(first)))]
+        check_noticed(failures[0])
+        await_checkpoints(good, 3)
+        failures.append(log_dirs_failed.enter_context(injected(Chmod000(second))))
+        check_noticed(failures[1])
+        gave_up = check_logged(victim, GAVE_UP, failures[0].injected_at)
+        waited_s = [(gave_up.at - noticed_at(victim, failure)).total_seconds() for failure in failures]
+        if min(waited_s[0], waited_s[0] - waited_s[1]) < 1:
+            raise Inconclusive(f"the log dirs failed at nearly the same time: {victim} gave up after {waited_s} s")
+        check_promised_or_known(
+            SECOND_FAILURE_RESTARTS_TIMEOUT,
+            cluster,
+            "restarted" if waited_s[1] > GIVES_UP_S - 0.5 else "not restarted",
+            promised="not restarted",
+            known="restarted",
+        )
+    check_ends(victim, exit_code=0, saying=GAVE_UP)
+    victim.start()
 
 
 @scenario(
