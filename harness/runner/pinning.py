@@ -5,8 +5,9 @@ while faults were in force. Each of these points is held in one run, longer each
 again: a race may need luck even with the right hold. The holds with which it failed are tried for all times, in a few
 runs each: a failure may have been luck, and neither the shortest nor the longest time need be the best. If it fails
 again, the best are tried in as many runs as the case without a hold. If the case still does not fail in each run, the
-best hold is tried beside a hold at each other point: in a race, two threads may each have to wait. A hold delays a
-thread and changes nothing else, so a failure with it is a failure of Kafka.
+best hold is tried for the longer times that a few runs did not need, and then beside a hold at each other point: in a
+race, two threads may each have to wait. A hold delays a thread and changes nothing else, so a failure with it is a
+failure of Kafka.
 """
 
 from __future__ import annotations
@@ -119,7 +120,11 @@ class Pinning:
         alone = self._confirmed(promising, times)
         best = _best_of(alone)
         if best is not None and not best.always:
-            best = _best_of([*alone, *self._beside(best.holds[0], single, times)])
+            longer = [(hold,) for hold in _times_of(best.holds[0].longer())]
+            few_tried = {each.holds for each in promising}
+            best = _best_of([*alone, *self._until_always([it for it in longer if it not in few_tried], times)])
+        if best is not None and not best.always:
+            best = _best_of([best, *self._beside(best.holds[0], single, times)])
         if best is not None and best.at_least <= before.fails / max(1, before.of):
             best = None
         return Pinned(before=before, best=best)

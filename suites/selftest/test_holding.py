@@ -115,6 +115,14 @@ def test_the_best_hold_is_tried_for_all_longer_times(monkeypatch: pytest.MonkeyP
     assert tried == [*[some] * 4, *["move-reads@others/1"] * 3, *[best] * 6]
 
 
+def test_longer_times_are_tried_if_a_few_runs_were_lucky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few runs in which the case always failed end the search for a time. More runs may show that it was short."""
+    short, longer = "move-reads@others/0.5", "move-reads@others/1"
+    runs = Runs(longer, {short: [*["invalid"] * 6, "valid"]})
+    assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{longer}: 3 of 3"
+    assert runs.holds[-6:] == [*[[short]] * 3, *[[longer]] * 3]
+
+
 def test_two_holds_are_tried_if_one_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hold with which it failed twice is tried beside one at each other point."""
     for seconds in ((2, 1), (1, 2)):
