@@ -115,14 +115,15 @@ class Pinning:
         passed = self._passed(points)
         self._say(f"threads came to {len(passed)} places at points while faults were in force")
         single = [HoldOption(point=point, where=where) for point, where in passed]
-        promising = self._promising([(hold,) for hold in single], max(_FEW, times // 4))
+        few = max(_FEW, times // 4)
+        promising = self._promising([(hold,) for hold in single], few)
         self._until = ends
         alone = self._confirmed(promising, times)
         best = _best_of(alone)
         if best is not None and not best.always:
-            longer = [(hold,) for hold in _times_of(best.holds[0].longer())]
-            few_tried = {each.holds for each in promising}
-            best = _best_of([*alone, *self._until_always([it for it in longer if it not in few_tried], times)])
+            untried = {(hold,) for hold in _times_of(best.holds[0].longer())} - {each.holds for each in promising}
+            longer = [each for each in self._until_always(sorted(untried, key=_seconds), few) if each.always]
+            best = _best_of([*alone, *self._confirmed(longer, times)])
         if best is not None and not best.always:
             best = _best_of([best, *self._beside(best.holds[0], single, times)])
         if best is not None and best.at_least <= before.fails / max(1, before.of):
@@ -222,6 +223,11 @@ def alike(reason: str) -> str:
 
 def _best_of(tried: Sequence[Tried]) -> Tried | None:
     return max(tried, key=lambda each: each.at_least, default=None)
+
+
+def _seconds(holds: Holds) -> float:
+    """How long a thread is held by the longest of these."""
+    return max(hold.for_s for hold in holds)
 
 
 def _rounds(single: Sequence[Holds]) -> Iterator[Sequence[Holds]]:

@@ -120,7 +120,7 @@ def test_longer_times_are_tried_if_a_few_runs_were_lucky(monkeypatch: pytest.Mon
     short, longer = "move-reads@others/0.5", "move-reads@others/1"
     runs = Runs(longer, {short: [*["invalid"] * 6, "valid"]})
     assert str(search(monkeypatch, runs, PASSED, time.monotonic() + 60.0)) == f"{longer}: 3 of 3"
-    assert runs.holds[-6:] == [*[[short]] * 3, *[[longer]] * 3]
+    assert runs.holds[-9:] == [*[[short]] * 3, *[[longer]] * 6]
 
 
 def test_two_holds_are_tried_if_one_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
