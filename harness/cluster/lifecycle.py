@@ -6,6 +6,7 @@ All nodes start at the same time and find each other. Kafka's protocol shows, fo
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import Distribution, jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options
 from harness.kafka.points import HOLDS_OPTION
+from harness.kafka.tiered_storage import local_tiered_storage, tiered_settings
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
@@ -111,6 +113,7 @@ class ClusterLifecycle:
             "log.dirs": ",".join(map(str, log_dirs)),
             **({"broker.rack": rack} if rack else {}),
             **self.quorum.broker_settings(id, self._backend.listeners(name)),
+            **self._tiered_settings(name),
             **self.spec.given,
             **self.spec.overrides,
         }
@@ -124,6 +127,19 @@ class ClusterLifecycle:
             undo_log=self.undo_log,
             registration_ttl_s=self.quorum.registration_ttl_s,
         )
+
+    def _tiered_settings(self, broker: str) -> Mapping[str, str]:
+        """The settings of a broker for tiered storage, if the spec has it."""
+        if not self.spec.tiered:
+            return {}
+        plugin = self._backend.file(local_tiered_storage(cache_dir()))
+        listener = self._backend.listeners(broker).get("inter.broker.listener.name", "PLAINTEXT")
+        return tiered_settings(plugin, self.remote_storage, listener)
+
+    @property
+    def remote_storage(self) -> Path:
+        """The folder for remote segments, which all brokers share."""
+        return self._context.work_dir / "remote-storage"
 
     def _node(self, node_spec: NodeSpec) -> Node:
         """A node; if it runs Kafka and the spec has MBeans, with an agent that answers for them."""
@@ -143,6 +159,8 @@ class ClusterLifecycle:
         volumes = self._volumes()
         make_volumes(volumes)
         dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
+        if self.spec.tiered:
+            self.brokers[0].node.make_dir(self.remote_storage)
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
             self.brokers[0].node.make_dir(path)
         self.quorum.format(dirs)

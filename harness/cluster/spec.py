@@ -27,6 +27,7 @@ class ClusterSettings(TypedDict, total=False):
     volume_mb: int
     mbeans: bool
     holds: bool
+    tiered: bool
     overrides: Mapping[str, str]
 
 
@@ -46,6 +47,7 @@ class ClusterSpec:
     :ivar volume_mb: the size of each file system, in MB
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar holds: whether threads of Kafka's nodes can be held at points (:mod:`harness.kafka.points`)
+    :ivar tiered: brokers have tiered storage, in a folder that they share (:mod:`harness.kafka.tiered_storage`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
     :ivar profile: the settings of all nodes
     :ivar given: broker settings of the run (``--set``) that replace those of the profile
@@ -66,6 +68,7 @@ class ClusterSpec:
     volume_mb: int = 320
     mbeans: bool = True
     holds: bool = False
+    tiered: bool = False
     backend: str = "process"
     profile: Profile = FAST
     given: Mapping[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ from harness.kafka.metadata import (
     ReplicaInDir,
 )
 
-_EARLIEST, _LATEST = -2, -1
+_EARLIEST, _LATEST, _LATEST_TIERED = -2, -1, -5
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
@@ -305,6 +305,10 @@ class Admin:
     def start_offset(self, topic: str, partition: int) -> int:
         """A partition's log start offset. Ask its leader."""
         return self._offset(topic, partition, _EARLIEST)
+
+    def tiered_offset(self, topic: str, partition: int) -> int | None:
+        """The last offset of a partition in remote storage (KIP-405, KIP-1005); None: there is none. Ask its leader."""
+        return _if_any(self._offset(topic, partition, _LATEST_TIERED))
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         """The offset before which every transaction of a partition has ended. Ask its leader."""

@@ -144,7 +144,7 @@ def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None]
                 f"Kafka {version} is not on Maven Central or your mirrors; for a build of your own there are "
                 "--kafka-tarball and --kafka-home"
             ) from error
-        _write_sums(folder)
+        write_sums(folder)
 
     if version.is_snapshot:
         make_open_dir(builds)
@@ -219,7 +219,7 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
         shutil.rmtree(unpacked)
         # Before it is published, so that a tarball that is not a Kafka build leaves nothing in the cache.
         _distribution(folder / "libs", "tarball", str(file), to_run=False)
-        _write_sums(folder / "libs")
+        write_sums(folder / "libs")
 
     folder = publish(cache / "kafka" / f"tarball-{checksum[:16]}", make, lambda folder: is_sound(folder / "libs"))
     libs = folder / "libs"
@@ -258,7 +258,7 @@ def _artifacts(
             copy_dependencies(coordinates, folder, transitive=False, say=say)
         except ArtifactNotFound as error:
             raise EnvironmentLacks(f"{error}; {needed_for} needs it") from error
-        _write_sums(folder)
+        write_sums(folder)
 
     return _jars(publish(folder, fetch, is_sound))
 
@@ -296,7 +296,8 @@ def _sum_of(jars: Iterable[Path]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _write_sums(libs: Path) -> None:
+def write_sums(libs: Path) -> None:
+    """Store the checksum of a folder of jars, for :func:`is_sound`."""
     (libs / _SUMS).write_text(json.dumps({"schema": 1, "sha256": _sum_of(_jars(libs))}) + "\n")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from py4j.java_gateway import JVMView
 
@@ -62,5 +63,28 @@ def metadata_versions(distribution: Distribution) -> tuple[MetadataVersion, ...]
             )
             for each in values
         )
+
+    return ask_java(distribution, ask)
+
+
+def plugin_methods(distribution: Distribution, plugin: Path, class_name: str, storage: Path) -> dict[str, bool]:
+    """Load a remote storage plugin (KIP-405) beside a build, and configure it as a broker does.
+
+    :param storage: the folder for remote segments
+    :returns: the plugin's public methods, and whether it implements each
+    :raises HarnessError: the build has not the classes that the plugin needs
+    """
+
+    def ask(jvm: JVMView) -> dict[str, bool]:
+        urls = jvm.java.lang.reflect.Array.newInstance(jvm.Class.forName("java.net.URL"), 1)
+        urls[0] = jvm.java.io.File(str(plugin)).toURI().toURL()
+        loader = jvm.java.net.URLClassLoader(urls, jvm.ClassLoader.getSystemClassLoader())
+        loaded = loader.loadClass(class_name)
+        settings = jvm.java.util.HashMap()
+        settings.put("broker.id", 1)
+        settings.put("dir", str(storage))
+        loaded.newInstance().configure(settings)
+        is_abstract = jvm.java.lang.reflect.Modifier.isAbstract
+        return {str(each.toGenericString()): not is_abstract(each.getModifiers()) for each in loaded.getMethods()}
 
     return ask_java(distribution, ask)

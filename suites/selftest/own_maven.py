@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.host.cache import cache_dir
-from harness.kafka.distribution import _write_sums
+from harness.kafka.distribution import write_sums
 
 # Some repository managers write the XML namespace; Central does not.
 _METADATA = '<metadata xmlns="http://maven.apache.org/METADATA/1.1.0"><versioning><versions>{}</versions></versioning></metadata>'
@@ -54,4 +54,4 @@ class OwnMaven:
             for name in ("kafka-clients", "kafka_2.13"):
                 with zipfile.ZipFile(libs / f"{name}-{version}.jar", "w") as jar:
                     jar.writestr("kafka/kafka-version.properties", f"version={version}\ncommitId=planted\n")
-            _write_sums(libs)
+            write_sums(libs)

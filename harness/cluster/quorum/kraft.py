@@ -27,6 +27,7 @@ from harness.host.undo import UndoLog
 from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.connection import Connection
+from harness.kafka.tiered_storage import SYSTEM_ENABLE
 from harness.kafka.versions import Mode
 
 CONTROLLER_ID = 100
@@ -137,6 +138,7 @@ class KRaftQuorum:
                 "listeners": f"CONTROLLER://{self._addresses[id]}",
                 "log.dirs": str(self._controller_dir(id)),
                 **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
+                **({SYSTEM_ENABLE: "true"} if self._spec.tiered else {}),
                 **(alone if self._spec.controllers == 1 else {}),
                 **self._spec.given,
             },
