@@ -331,16 +331,25 @@ def check_delivery(workload: CaseWorkload) -> None:
     A drain reads the leaders' logs only. So all replicas are compared, too, byte for byte: a follower with missing or
     other records would show only after the next election.
 
-    The judge's verdict and the floors of the load also count where a scenario does not call this
+    :raises PromiseBroken: the verdict is invalid, or a replica differs from the others
+    :raises Inconclusive: the verdict is unknown
+    """
+    check_verdict(workload)
+    check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
+
+
+def check_verdict(workload: CaseWorkload) -> None:
+    """Drain the healed cluster: the judge's verdict on the whole history is valid.
+
+    The verdict and the floors of the load also count where a scenario does not call this
     (:mod:`harness.runner.case_outcome`).
 
-    :raises PromiseBroken: the verdict is invalid, or a replica differs from the others
+    :raises PromiseBroken: the verdict is invalid
     :raises Inconclusive: the verdict is unknown
     """
     verdict = workload.drain_and_judge()
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
-    check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
 
 
 def check_group_commits(journal: Journal, *, since: datetime | None = None, handovers: int = 1) -> None:

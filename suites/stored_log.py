@@ -46,7 +46,7 @@ class StoredLog:
             raise FileNotFoundError("no segment")
         path, size = self._segments[-1]
         end = int(path.stem)
-        for base, last, _ in _batches(path, size):
+        for base, last, _ in batches(path, size):
             end = base + last + 1
         return end
 
@@ -55,7 +55,7 @@ class StoredLog:
 
         :raises OSError: a segment is gone
         """
-        return {attributes & _CODEC for path, size in self._segments for *_, attributes in _batches(path, size)}
+        return {attributes & _CODEC for path, size in self._segments for *_, attributes in batches(path, size)}
 
     def pieces(self, skip: int = 0) -> Iterator[bytes]:
         """The bytes of the log in order, in pieces of at most 1 MiB.
@@ -101,7 +101,7 @@ class StoredLog:
             at, our, their = at + length, our[length:], their[length:]
 
 
-def _batches(segment: Path, size: int) -> Iterator[tuple[int, int, int]]:
+def batches(segment: Path, size: int) -> Iterator[tuple[int, int, int]]:
     """The base offset, the last offset's delta and the attributes of each batch of a segment."""
     at = 0
     with segment.open("rb") as file:

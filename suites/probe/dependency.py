@@ -66,6 +66,7 @@ tool = partial(Dependency, kind="tool")
 KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
 CORDONS = VersionRange.parse(">=4.3")
 DYNAMIC_QUORUM = VersionRange.parse(">=3.9")
+TIERED = VersionRange.parse(">=3.9")
 
 COMPARED = (
     "control",
@@ -81,11 +82,12 @@ COMPARED = (
     "quorum",
     "readers",
     "schedules",
+    "tiered",
     "transactions",
     "upgrade",
 )
 """The suites that compare all sources with the expected state (:mod:`suites.state_check`)."""
-MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules", "upgrade/amid-move")
+MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules", "tiered", "upgrade/amid-move")
 """The suites that set dynamic configs, mostly the throttle that holds moves."""
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
@@ -103,6 +105,7 @@ FAIL_LOG_DIRS = (
     "races/failed-replica-rejoins",
     "readers",
     "schedules",
+    "tiered",
     "transactions",
     "upgrade",
 )
@@ -123,6 +126,7 @@ REASSIGNED_BY_REQUEST = (
     "known-bugs/reassigned-again",
     "known-bugs/reassigned-beside-failed",
     "schedules",
+    "tiered/reassigned",
     "upgrade/amid-move",
 )
 GROUPS = ("readers/coordinator-log-dir", "readers/coordinator-log-moved", "transactions/group-offsets")
@@ -145,6 +149,7 @@ METADATA_LOG = (
     "known-bugs",
     "quorum",
     "schedules",
+    "tiered",
     "upgrade",
 )
 CONTROLLER_FAILS = (

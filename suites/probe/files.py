@@ -6,7 +6,11 @@ import zipfile
 
 from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.host.cache import cache_dir
+from harness.host.scratch import scratch
+from harness.kafka.java_client import plugin_methods
 from harness.kafka.points import missing_points, points_of, with_points
+from harness.kafka.tiered_storage import PLUGIN_CLASS, local_tiered_storage
 from harness.waiting import await_until
 from suites.log_cleaning import until_cleaning_s
 from suites.probe.dependencies import DEPENDENCIES
@@ -22,6 +26,16 @@ def _selector(trial: Trial) -> str:
             if entry in content.namelist():
                 return f"in {jar.name}"
     raise Lacking("none of its jars has it")
+
+
+@tries("tiered-plugin")
+def _plugin(trial: Trial) -> str:
+    with scratch("plugin") as storage:
+        jar = local_tiered_storage(cache_dir())
+        methods = plugin_methods(trial.cluster.distribution, jar, PLUGIN_CLASS, storage)
+    if missing := [method for method, is_there in methods.items() if not is_there]:
+        raise Lacking(f"LocalTieredStorage does not implement {'; '.join(missing)}")
+    return f"{len(methods)} methods"
 
 
 @tries("points")

@@ -112,6 +112,7 @@ _request("Metadata", 7, _metadata)
 _request("DescribeLogDirs", 0, _log_dirs)
 _request("DescribeLogDirs", 5, _log_dirs, id="request-DescribeLogDirs-v5")
 _request("ListOffsets", 1, lambda trial: trial.admin.end_offset(TOPIC, 0) == RECORDS // PARTITIONS)
+_request("ListOffsets", 9, lambda trial: trial.admin.tiered_offset(TOPIC, 0) is None, id="request-ListOffsets-v9")
 _request("DeleteRecords", 0, lambda trial: trial.admin.delete_records(TOPIC, 3, 10) == 10)
 _request("DescribeConfigs", 1, lambda trial: trial.admin.dynamic_configs(1))
 _request(
