@@ -121,15 +121,15 @@ def tiered_partition(folder: Path, *, local_start: int, tiered: int | None) -> t
     ],
 )
 def test_records_that_stay_local_are_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_start: int, tiered: int | None, differs: str | None
+    tmp_path: Path, local_start: int, tiered: int | None, differs: str | None
 ) -> None:
-    monkeypatch.setattr(remote, "TIERING_S", 0.01)
+
     partition, _ = tiered_partition(tmp_path, local_start=local_start, tiered=tiered)
     if differs is None:
-        assert remote.check_tiers_on(partition) == 10
+        assert remote.check_tiers_on(partition, timeout_s=0.01) == 10
     else:
         with pytest.raises(PromiseBroken, match=differs):
-            remote.check_tiers_on(partition)
+            remote.check_tiers_on(partition, timeout_s=0.01)
 
 
 def test_a_copy_of_what_is_only_remote_is_found(tmp_path: Path) -> None:

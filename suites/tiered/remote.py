@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, PromiseBroken
 from harness.kafka.admin import Refused
@@ -28,10 +29,15 @@ from harness.workload.workload import LoadSettings
 from suites.checks import check_verdict
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import finish_move
 from suites.stored_log import batches
 
 PRODUCTION_READY = VersionRange.parse(">=3.9")
-"""The builds in which tiered storage is no early access any more, and works with several log dirs."""
+"""The builds in which tiered storage is no early access any more, and that name the last remote offset (KIP-1005).
+
+Before 3.8 it refuses several log dirs (KAFKA-16399), and retention stops after a move (KAFKA-16711).
+"""
 
 # Fresh: Kafka's internal topic of remote segments outlives the topics, and is read from its first record.
 tiered_scenario = functools.partial(scenario, builds=PRODUCTION_READY, tiered=True, fresh=True)
@@ -55,13 +61,36 @@ def create_tiered(cluster: Cluster, *, replicas: int = 3) -> Topic:
     return cluster.create_topic("orders", replicas=replicas, configs=_CONFIGS)
 
 
-def check_tiers_on(partition: Partition, *, on: Collection[Broker] | None = None) -> int:
+def place(state: StateCheck, partition: Partition, log_dir: LogDir) -> None:
+    """Move the partition's replica into this log dir of its broker, unless it is there."""
+    if partition.log_dir_on(log_dir.broker) != log_dir:
+        partition.move_to(log_dir)
+        finish_move(state, partition, log_dir)
+
+
+def check_served_by(partition: Partition, broker: Broker, offset: int) -> None:
+    """The broker answers a consumer's fetch from an offset that is only remote with the record."""
+
+    def base() -> int:
+        batch = broker.admin.fetch(partition.topic, partition.index, offset)
+        return int.from_bytes(batch[:8]) if batch else -1
+
+    await_until(
+        base,
+        lambda found: 0 <= found <= offset,
+        timeout_s=timeouts.QUESTION_S,
+        what=f"{broker} to serve {partition} from offset {offset} on, which is only remote",
+        retry_on=(NoAnswer, Refused),
+        watch=broker.node.check_alive,
+        failure=PromiseBroken,
+    )
+
+
+def check_tiers_on(partition: Partition, *, timeout_s: float = TIERING_S) -> int:
     """All records that the partition has now are soon in remote storage, and in no local log any more.
 
     So the leader goes on copying segments, and every broker goes on with local retention. Clients must write meanwhile.
     The first local segment is read from the disk. Returns the end offset that it began with.
-
-    :param on: the brokers whose local logs are checked (default: those of the live replicas)
     """
     cluster = partition.cluster
     end = _end_offset(partition)
@@ -71,7 +100,7 @@ def check_tiers_on(partition: Partition, *, on: Collection[Broker] | None = None
         tiered = leader.admin.tiered_offset(partition.topic, partition.index)
         found = [] if tiered is not None and tiered >= end - 1 else [f"{leader} has tiered {tiered}"]
         replicas = [broker for broker in cluster.live_brokers() if broker.id in partition.describe().isr]
-        starts = {broker: local_start(partition, broker) for broker in (replicas if on is None else on)}
+        starts = {broker: local_start(partition, broker) for broker in replicas}
         return found + [
             f"the local log on {broker} starts at {start}" for broker, start in starts.items() if start < end
         ]
@@ -79,7 +108,7 @@ def check_tiers_on(partition: Partition, *, on: Collection[Broker] | None = None
     await_until(
         left,
         lambda found: not found,
-        timeout_s=TIERING_S,
+        timeout_s=timeout_s,
         what=f"the records of {partition} before {end} to be only remote",
         retry_on=(NoAnswer, Refused, AwaitTimeout, OSError),
         watch=cluster.check_nodes,
@@ -87,6 +116,11 @@ def check_tiers_on(partition: Partition, *, on: Collection[Broker] | None = None
     )
     cluster.journal.write("tiered.only_remote", partition=str(partition), before=end)
     return end
+
+
+def stays_local(broker: Broker) -> str:
+    """A regular expression of the error of :func:`check_tiers_on` if only this broker's local log keeps its records."""
+    return rf"last seen: \['the local log on {broker} starts at \d+'\]$"
 
 
 def _end_offset(partition: Partition) -> int:

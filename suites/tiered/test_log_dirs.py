@@ -9,7 +9,6 @@ from __future__ import annotations
 from faults.log_dir import Chmod000
 from faults.targets import leader_of
 from harness.cluster.cluster import Cluster
-from harness.errors import Inconclusive
 from harness.journal import now
 from harness.kafka.tiered_storage import METADATA_TOPIC
 from harness.kafka.versions import Mode
@@ -22,9 +21,11 @@ from suites.tiered.remote import (
     LOAD,
     check_not_copied,
     check_read_from_start,
+    check_served_by,
     check_tiered_delivery,
     check_tiers_on,
     create_tiered,
+    place,
     tiered_scenario,
 )
 
@@ -60,16 +61,17 @@ def test_metadata_leader(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     orders = create_tiered(cluster)
     metadata = cluster.topics[METADATA_TOPIC]
-    victim = leader_of(orders[0])
-    if orders[0].log_dir_on(victim) == metadata[0].log_dir_on(victim):
-        raise Inconclusive(f"{victim} has {orders[0]} and {metadata[0]} in one log dir")
     state = StateCheck(cluster, orders, metadata)
+    victim = leader_of(orders[0])
+    first, second = victim.log_dirs
+    place(state, orders[0], first)
+    place(state, metadata[0], second)
     lead(metadata[0], victim)
     state.led_by_preferred(metadata[0], victim)
     state.check()
     with workload.running(orders, **LOAD) as pair:
         check_tiers_on(orders[0])
-        with log_dirs_failed(state, Chmod000(metadata[0].log_dir_on(victim))):
+        with log_dirs_failed(state, Chmod000(second)):
             pair.await_progress(after=now())
             check_read_from_start(orders[0], check_tiers_on(orders[0]))
         restart_after_healing(state, victim)
@@ -108,6 +110,43 @@ def test_emptied(cluster: Cluster, workload: CaseWorkload) -> None:
         state.replicas_recreated(log_dir)
         state.check(also=[metadata_log])
         check_not_copied(orders[0], remote_only, on=victim)
+        lead(orders[0], victim)
+        state.led_by_preferred(orders[0], victim)
+        check_read_from_start(orders[0], check_tiers_on(orders[0]))
+        pair.await_progress(after=now())
+    check_tiered_delivery(workload, orders)
+
+
+@tiered_scenario(
+    "tiered/first-log-dir",
+    kip=112,
+    plan=RUNTIME + "the first in log.dirs, beside a tiered topic's leader (KIP-405)",
+)
+def test_first_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The first log dir of a broker fails, which leads a tiered topic in another one: it serves what is only remote.
+
+    The broker also starts while that log dir is bad.
+    """
+    orders = create_tiered(cluster)
+    metadata = cluster.topics[METADATA_TOPIC]
+    state = StateCheck(cluster, orders, metadata)
+    victim = leader_of(orders[0])
+    first, second = victim.log_dirs
+    place(state, orders[0], second)
+    place(state, metadata[0], first)
+    state.check()
+    with workload.running(orders, **LOAD) as pair:
+        check_tiers_on(orders[0])
+        with log_dirs_failed(state, Chmod000(first)):
+            pair.await_progress(after=now())
+            check_tiers_on(orders[0])
+            check_served_by(orders[0], victim, 0)
+            victim.stop()
+            state.broker_gone(victim)
+            state.check()
+            victim.start()
+            state.broker_back(victim)
+        restart_after_healing(state, victim)
         lead(orders[0], victim)
         state.led_by_preferred(orders[0], victim)
         check_read_from_start(orders[0], check_tiers_on(orders[0]))
