@@ -240,3 +240,23 @@ CORRECTED_LOG_DIR_NOT_LED = Deviation(
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
 )
+
+REMOTE_READS_NEED_FIRST_DIR = Deviation(
+    kip=112,
+    promised="a broker serves the replicas in its good log dirs, whatever happens to another one",
+    actual="if its first log dir fails, the broker answers UNKNOWN_SERVER_ERROR to reads of records that are only "
+    "remote (KIP-405), since its cache of remote indexes is there",
+    issue="none found; createRemoteLogManager of BrokerServer and KafkaServer names the first of log.dirs",
+    builds=VersionRange.parse(">=3.9.0"),
+    pollutes=False,
+)
+
+TIERED_START_NEEDS_FIRST_DIR = Deviation(
+    kip=112,
+    promised="a broker that finds a log dir bad at its start goes on with its good ones",
+    actual="with tiered storage (KIP-405), the broker ends if the first log dir is bad, since it cannot create its "
+    "cache of remote indexes there",
+    issue="none found; RemoteIndexCache.init",
+    builds=VersionRange.parse(">=3.9.0"),
+    pollutes=False,
+)

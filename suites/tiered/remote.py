@@ -68,19 +68,22 @@ def place(state: StateCheck, partition: Partition, log_dir: LogDir) -> None:
         finish_move(state, partition, log_dir)
 
 
-def check_served_by(partition: Partition, broker: Broker, offset: int) -> None:
+def check_served_by(broker: Broker, partition: Partition, offset: int) -> None:
     """The broker answers a consumer's fetch from an offset that is only remote with the record."""
 
-    def base() -> int:
-        batch = broker.admin.fetch(partition.topic, partition.index, offset)
-        return int.from_bytes(batch[:8]) if batch else -1
+    def answer() -> str:
+        try:
+            batches = broker.admin.fetch(partition.topic, partition.index, offset)
+        except Refused as refusal:
+            return refusal.error
+        return "records" if batches and int.from_bytes(batches[:8]) <= offset else "no records"
 
     await_until(
-        base,
-        lambda found: 0 <= found <= offset,
-        timeout_s=timeouts.QUESTION_S,
+        answer,
+        lambda said: said == "records",
+        timeout_s=timeouts.REQUEST_S,
         what=f"{broker} to serve {partition} from offset {offset} on, which is only remote",
-        retry_on=(NoAnswer, Refused),
+        retry_on=(NoAnswer,),
         watch=broker.node.check_alive,
         failure=PromiseBroken,
     )
