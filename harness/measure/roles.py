@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.events import Event, FaultInjecting, MBeansChanged, PairReady, PartitionChanged
 
-_OF_COORDINATORS = {"__consumer_offsets", "__transaction_state"}
+_OF_COORDINATORS = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 _OF_CONTROLLER = "OfflinePartitionsCount"
 
 
@@ -18,7 +18,7 @@ class Role:
     :ivar role: "leader" of some partition that a pair used, else "follower" in the ISR of one; "controller" for a node
         that is nothing else; None if no pair ran, or if the broker was in no ISR of its topics
     :ivar also: "controller" if its MBeans had an OfflinePartitionsCount up to a second before, which only the active
-        controller's have; "coordinator" if it led a partition of ``__consumer_offsets`` or ``__transaction_state``
+        controller's have; "coordinator" if it led a partition of a coordinator's log, such as ``__consumer_offsets``
     """
 
     role: str | None

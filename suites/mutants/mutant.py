@@ -28,6 +28,7 @@ Area = Literal[
     "transactions",
     "metrics",
     "quorum",
+    "share-groups",
     "automatic",
 ]
 

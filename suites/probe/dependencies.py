@@ -285,6 +285,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("InitProducerId", 0, "transactions/sequence-numbers"),
     request("OffsetCommit", 2, *GROUPS),
     request("OffsetFetch", 7, *GROUPS, builds=">=2.5"),
+    request("ShareGroupHeartbeat", 1, "share", builds=">=4.2", modes=KRAFT),
+    request("ShareFetch", 2, "share", builds=">=4.2", modes=KRAFT),
+    request("ShareAcknowledge", 1, "share", builds=">=4.2", modes=KRAFT),
     request("DescribeQuorum", 0, modes=KRAFT),
     Dependency(
         id="requests-of-brokers",

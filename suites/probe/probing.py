@@ -41,7 +41,15 @@ TRIED_BY = (requests, files, tools, logs)
 State = Literal["works", "missing", "absent", "untried"]
 """``absent``: this build is not expected to have it."""
 
-_ONE_REPLICA = dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1")
+_ONE_REPLICA = dict.fromkeys(
+    (
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.min.isr",
+    ),
+    "1",
+)
 
 
 class Ended(HarnessError):

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from harness.kafka import mbeans
 from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.share_group import Acquired, ShareSession, heartbeat
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.dependencies import DEPENDENCIES
@@ -100,6 +101,54 @@ def _commit(trial: Trial) -> None:
     )
 
 
+SHARE_GROUP, MEMBER = "share-group", "member"
+
+
+def _join(trial: Trial) -> bool:
+    topic = trial.topic
+    membership = await_until(
+        lambda: heartbeat(trial.connection, SHARE_GROUP, MEMBER, topic.name),
+        lambda member: bool(member.assigned),
+        timeout_s=SOON_S,
+        what=f"the broker to assign {topic} to a member of a share group",
+        retry_on=(Refused,),  # it first loads the log
+    )
+    assert membership.assigned is not None
+    return {index for _, index in membership.assigned} == {*range(PARTITIONS)}
+
+
+def _session(trial: Trial) -> ShareSession:
+    return ShareSession(trial.connection, SHARE_GROUP, MEMBER, trial.topic[2].describe().topic_id, 2)
+
+
+def _first_fetched(session: ShareSession) -> list[Acquired]:
+    """What the first fetch of a session gets, once the broker has the state of the share group."""
+    [acquired] = await_until(
+        lambda: [session.acquire(1, exactly=True, wait_s=0.0)],
+        timeout_s=SOON_S,
+        what="the broker to have the state of a share group",
+        retry_on=(Refused,),
+    )
+    return acquired
+
+
+def _acquire(trial: Trial) -> bool:
+    """A share group begins at the end of a partition."""
+    began = _first_fetched(_session(trial))
+    trial.admin.produce(TOPIC, 2, b"to share")
+    session = _session(trial)
+    [acquired] = [*_first_fetched(session), *session.acquire(1, exactly=True, wait_s=1.0)][:1]
+    session.acknowledge({acquired.offset: "RELEASE"})
+    return not began and (acquired.count, acquired.value) == (1, b"to share")
+
+
+def _acknowledge(trial: Trial) -> bool:
+    session = _session(trial)
+    [acquired] = _first_fetched(session)
+    session.acknowledge({acquired.offset: "ACCEPT"})
+    return acquired.count == 2 and not session.acquire(1, exactly=True, wait_s=0.0)
+
+
 @tries("request-ApiVersions")
 def _api_versions(trial: Trial) -> str:
     """The connection sends it when it is opened, before anything else."""
@@ -130,6 +179,9 @@ _request("OffsetCommit", 2, _commit)
 _request("OffsetFetch", 7, lambda trial: trial.admin.committed_offset("group", TOPIC, 0, stable=True) == 1)
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
 _request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
+_request("ShareGroupHeartbeat", 1, _join)
+_request("ShareFetch", 2, _acquire)
+_request("ShareAcknowledge", 1, _acknowledge)
 _request("DescribeQuorum", 0, lambda trial: trial.admin.describe_quorum_leader() is not None)
 _request("AlterReplicaLogDirs", 0, _move)
 
