@@ -2,8 +2,7 @@
 
 kafka-python and librdkafka have no share consumer. Kafka's Java client has one, which fetches ahead and closes sessions
 by itself. Here each acquisition and each answer is seen, so that a checker knows what the member held, and when.
-
-kafka-python makes the classes of these requests from :mod:`harness.kafka.schemas`. They differ from its own in nothing.
+kafka-python makes the classes of the requests from :mod:`harness.kafka.schemas`.
 """
 
 from __future__ import annotations

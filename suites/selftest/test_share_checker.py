@@ -266,6 +266,7 @@ def test_confirmed_after_another_member_ended_the_record(told: Told, how: str) -
     told.answered(second, "ACCEPT")
     late = told.answered(first, how)
     assert late_and_confirmed(told.history, LIMITS) == {late}
+    assert late not in confirmed_within(told.history, [(0.0, 999.0)], LIMITS)
     assert told.kinds() == []
     told.delivered(3, to="b")
     assert told.kinds() == ["after its end", "taken early"], "not after the late one"
@@ -323,7 +324,7 @@ def test_confirmed_and_delivered_while_followers_were_held(told: Told, span: tup
     each = told.delivered(1)
     told.answered(each, "ACCEPT")
     told.answered(each, "ACCEPT", NOT_ANSWERED)
-    assert len(confirmed_within(told.history, [span])) == found
+    assert len(confirmed_within(told.history, [span], LIMITS)) == found
     written: Sequence[tuple[bytes, float]] = [(b"0", 100.1)]
     told.history.deliveries[:] = [told.delivered(1)]
     assert len(delivered_within(told.history, dict(written), [span])) == int(span == (99.0, 101.0))

@@ -309,15 +309,18 @@ Span = tuple[float, float]
 """A time, from its first to its last second since 1970."""
 
 
-def confirmed_within(history: ShareHistory, spans: Sequence[Span]) -> list[Acknowledged]:
-    """The acknowledgements that were sent and confirmed within one of these times.
+def confirmed_within(history: ShareHistory, spans: Sequence[Span], limits: Limits) -> list[Acknowledged]:
+    """The acknowledgements that were sent and confirmed within one of these times, except those without an effect.
 
     Followers of the coordinator's log were held meanwhile, so nothing may have been confirmed.
     """
+    late = late_and_confirmed(history, limits)
     return [
         each
         for each in history.acknowledged
-        if each.error is None and any(begin < each.asked_at and each.at < end for begin, end in spans)
+        if each.error is None
+        and each not in late
+        and any(begin < each.asked_at and each.at < end for begin, end in spans)
     ]
 
 

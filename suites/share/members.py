@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from harness import timeouts
@@ -82,27 +82,33 @@ class ShareGroup:
         self.topic_id = subject.describe().topic_id
         self.history = ShareHistory()
         self.refusals: Counter[str] = Counter()
+        self._errors: list[Exception] = []
 
     @contextmanager
-    def working(self) -> Iterator[list[Member]]:
+    def working(self, *beside: Callable[[], object]) -> Iterator[list[Member]]:
         """Inside the block, three members work in threads; yields them once each has joined and asked for records.
 
         The group begins at the end of the partition, which must be empty. The first member acquires whole batches, the
-        others single records.
+        others no more records than they ask for.
 
+        :param beside: steps that are run again and again, too, each in a thread
         :raises PromiseBroken: the group does not assign the partition to a member
         """
         members = [Member(self, f"m{number}", most=10 + 5 * number, exactly=number > 0) for number in range(3)]
         for member in members:
             member.join()
         try:
-            with in_background(*(member.work for member in members), every_s=_EVERY_S) as errors:
+            with in_background(*(member.work for member in members), *beside, every_s=_EVERY_S) as self._errors:
                 yield members
         finally:
             for member in members:
                 member.close()
-        if errors:
-            raise errors[0]
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of the first step that failed, if any did."""
+        if self._errors:
+            raise self._errors[0]
 
     def await_ended(self, end: int) -> None:
         """Wait until all records below this offset have ended.
@@ -116,6 +122,7 @@ class ShareGroup:
             lambda left: not left,
             timeout_s=timeouts.PROGRESS_S,
             poll_s=0.2,
+            watch=self.check,
             what=f"the members of {self.name} to get through all records of {self.subject} below offset {end}",
             failure=own_part.unserved,
             hint=lambda: f"refused: {dict(self.refusals)}",

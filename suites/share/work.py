@@ -15,7 +15,6 @@ from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import FollowersHeld
 from harness.runner.case import Case
-from suites.background import in_background
 from suites.deviations import LATE_ACKNOWLEDGEMENT_CONFIRMED
 from suites.leadership import lead
 from suites.observing import observe
@@ -38,7 +37,6 @@ from suites.state_check import StateCheck
 STATE_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "min.insync.replicas": "2"}
 """As brokers create ``__share_group_state`` (``ShareCoordinatorService.shareGroupStateTopicConfigs``)."""
 _SOME = 150
-_WRITE_EVERY_S = 0.05
 _SHOWN = 5
 
 
@@ -61,7 +59,7 @@ class Work:
 
     def go_on(self) -> None:
         """Some more records are written; they and all before them are delivered until they have ended."""
-        self.group.await_ended(self.writer.await_more(_SOME))
+        self.group.await_ended(self.writer.await_more(_SOME, self.group.check))
 
 
 @contextmanager
@@ -83,16 +81,13 @@ def at_work(cluster: Cluster, case: Case, *, also: tuple[str, ...] = ()) -> Iter
     state = StateCheck(cluster, offsets, states, jobs)
     group, writer = ShareGroup("workers", jobs[0], offsets[0]), NumberedWriter(jobs[0])
     try:
-        with group.working() as members:
-            with in_background(writer.write, every_s=_WRITE_EVERY_S) as errors:
-                work = Work(
-                    jobs=jobs, states=states, leader=leader, state=state, group=group, members=members, writer=writer
-                )
-                work.go_on()
-                yield work
-                work.go_on()
-            if errors:
-                raise errors[0]
+        with group.working(writer.write) as members:
+            work = Work(
+                jobs=jobs, states=states, leader=leader, state=state, group=group, members=members, writer=writer
+            )
+            work.go_on()
+            yield work
+            work.go_on()
             log = writer.finish()
             group.await_ended(max(log) + 1)
     finally:
@@ -111,7 +106,7 @@ def _check(work: Work, log: dict[int, bytes], also: tuple[str, ...]) -> None:
     broken = [str(each) for each in anomalies(group.history, log, LIMITS)]
     broken += [
         f"confirmed early: {each.how} of {each.delivery}, while followers of {work.states} in the ISR were held"
-        for each in confirmed_within(group.history, _holds(work.states))
+        for each in confirmed_within(group.history, _holds(work.states), LIMITS)
     ]
     broken += [
         f"delivered early: {each}, while followers of {work.jobs} in the ISR were held"

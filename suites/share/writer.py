@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -15,7 +17,7 @@ from harness.kafka.share_group import values_of
 from harness.waiting import await_until
 from harness.workload.client_config import PRODUCER_CONFIG
 
-_AT_ONCE = 5
+_AT_ONCE = 2
 
 
 class NumberedWriter:
@@ -29,17 +31,21 @@ class NumberedWriter:
         self._partition = partition
         self._client = Producer({**PRODUCER_CONFIG, "bootstrap.servers": partition.cluster.bootstrap})
         self._failed = Counter[str]()
+        self._writing, self._finished = threading.Lock(), False
         self.written_at: dict[bytes, float] = {}
         self.acked: dict[bytes, int] = {}
 
     def write(self) -> None:
-        """Write a few records, without waiting for them."""
-        for _ in range(_AT_ONCE):
-            value = str(len(self.written_at)).encode()
-            self.written_at[value] = time.time()
-            self._client.produce(
-                self._partition.topic, value, partition=self._partition.index, on_delivery=self._on_delivery
-            )
+        """Write a few records, without waiting for them; none once the writer has finished."""
+        with self._writing:
+            if self._finished:
+                return
+            for _ in range(_AT_ONCE):
+                value = str(len(self.written_at)).encode()
+                self.written_at[value] = time.time()
+                self._client.produce(
+                    self._partition.topic, value, partition=self._partition.index, on_delivery=self._on_delivery
+                )
         self._client.poll(0)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
@@ -49,13 +55,17 @@ class NumberedWriter:
         elif isinstance(value, bytes) and offset is not None:
             self.acked[value] = offset
 
-    def await_more(self, records: int) -> int:
-        """Wait until so many more records are acknowledged; returns the offset after the last acknowledged one."""
+    def await_more(self, records: int, watch: Callable[[], object]) -> int:
+        """Wait until so many more records are acknowledged; returns the offset after the last acknowledged one.
+
+        :param watch: raises an error to end the wait
+        """
         before = len(self.acked)
         await_until(
             lambda: len(self.acked) - before,
             lambda more: more >= records,
             timeout_s=timeouts.PROGRESS_S,
+            watch=watch,
             what=f"{records} more records to be written to {self._partition}",
             failure=OwnPart(self._partition.cluster, "take records", needs_all=False).unserved,
         )
@@ -66,6 +76,8 @@ class NumberedWriter:
 
         :raises PromiseBroken: records were refused or not answered, or the log lacks an acknowledged one
         """
+        with self._writing:
+            self._finished = True
         own_part = OwnPart(self._partition.cluster, "take records", needs_all=False)
         if left := self._client.flush(timeouts.PROGRESS_S):
             raise own_part.unserved(f"{left} records for {self._partition} were not answered")
