@@ -2,7 +2,7 @@
 
 kafka-python and librdkafka have no share consumer. Kafka's Java client has one, which fetches ahead and closes sessions
 by itself. Here each acquisition and each answer is seen, so that a checker knows what the member held, and when.
-kafka-python makes the classes of the requests from :mod:`harness.kafka.schemas`.
+The classes of the requests come from the build (:mod:`harness.kafka.request_schemas`).
 """
 
 from __future__ import annotations
@@ -17,34 +17,10 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.record import MemoryRecords
 
 from harness import timeouts
-from harness.kafka import schemas
 from harness.kafka.admin import Refused, error_name
 from harness.kafka.connection import Connection
-
-
-class ShareGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareGroupHeartbeatRequest."""
-
-
-class ShareGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareGroupHeartbeatResponse."""
-
-
-class ShareFetchRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareFetchRequest."""
-
-
-class ShareFetchResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareFetchResponse."""
-
-
-class ShareAcknowledgeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareAcknowledgeRequest."""
-
-
-class ShareAcknowledgeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
-    """Kafka's ShareAcknowledgeResponse."""
-
+from harness.kafka.distribution import Distribution
+from harness.kafka.request_schemas import request_class
 
 Acknowledgement = Literal["ACCEPT", "RELEASE", "REJECT"]
 _CODES: Mapping[Acknowledgement, int] = {"ACCEPT": 1, "RELEASE": 2, "REJECT": 3}  # AcknowledgeType
@@ -78,12 +54,15 @@ class Membership:
     assigned: frozenset[tuple[str, int]] | None
 
 
-def heartbeat(coordinator: Connection, group: str, member: str, topic: str, epoch: int = _JOINS) -> Membership:
+def heartbeat(
+    build: Distribution, coordinator: Connection, group: str, member: str, topic: str, epoch: int = _JOINS
+) -> Membership:
     """Send a member's heartbeat to the coordinator of its group; with epoch 0 it joins.
 
+    :param build: whose request it is
     :raises Refused: the coordinator refuses; NoAnswer: it does not answer
     """
-    request = ShareGroupHeartbeatRequest(
+    request = request_class(build, "ShareGroupHeartbeat")(
         group_id=group,
         member_id=member,
         member_epoch=epoch,
@@ -103,10 +82,14 @@ class ShareSession:
 
     The broker releases what the member holds when the connection closes.
 
+    :param build: whose requests these are
     :param connection: of this session alone, since its end is the session's end
     """
 
-    def __init__(self, connection: Connection, group: str, member: str, topic_id: str, partition: int) -> None:
+    def __init__(
+        self, build: Distribution, connection: Connection, group: str, member: str, topic_id: str, partition: int
+    ) -> None:
+        self._fetch, self._acknowledge = (request_class(build, name) for name in ("ShareFetch", "ShareAcknowledge"))
         self._connection = connection
         self._names = {"group_id": group, "member_id": member}
         self._what = f"of {member} of the share group {group}"
@@ -120,9 +103,9 @@ class ShareSession:
         :param exactly: not one more; else the broker may acquire the rest of a batch, too (KIP-1206)
         :raises Refused: the broker refuses; NoAnswer: it does not answer
         """
-        wanted = ShareFetchRequest.FetchTopic
+        wanted = self._fetch.FetchTopic
         partitions = [wanted.FetchPartition(partition_index=self._partition, acknowledgement_batches=[])]
-        request = ShareFetchRequest(
+        request = self._fetch(
             **self._names,
             share_session_epoch=self._epoch,
             max_wait_ms=round(wait_s * 1000),
@@ -151,7 +134,7 @@ class ShareSession:
 
         :raises Refused: the broker refuses; NoAnswer: it does not answer
         """
-        wanted = ShareAcknowledgeRequest.AcknowledgeTopic
+        wanted = self._acknowledge.AcknowledgeTopic
         of_partition = wanted.AcknowledgePartition
         batches = [
             of_partition.AcknowledgementBatch(
@@ -161,7 +144,7 @@ class ShareSession:
         ]
         partitions = [of_partition(partition_index=self._partition, acknowledgement_batches=batches)]
         topics = [wanted(topic_id=self._topic_id, partitions=partitions)]
-        request = ShareAcknowledgeRequest(**self._names, share_session_epoch=self._epoch, topics=topics)
+        request = self._acknowledge(**self._names, share_session_epoch=self._epoch, topics=topics)
         answer = self._ask(request, "acknowledge", 2 * timeouts.REQUEST_S)
         for got in (partition for topic in answer.responses for partition in topic.partitions):
             _check(f"acknowledge {self._what}", got)

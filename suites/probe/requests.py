@@ -107,7 +107,7 @@ SHARE_GROUP, MEMBER = "share-group", "member"
 def _join(trial: Trial) -> bool:
     topic = trial.topic
     membership = await_until(
-        lambda: heartbeat(trial.connection, SHARE_GROUP, MEMBER, topic.name),
+        lambda: heartbeat(topic.cluster.distribution, trial.connection, SHARE_GROUP, MEMBER, topic.name),
         lambda member: bool(member.assigned),
         timeout_s=SOON_S,
         what=f"the broker to assign {topic} to a member of a share group",
@@ -118,7 +118,10 @@ def _join(trial: Trial) -> bool:
 
 
 def _session(trial: Trial) -> ShareSession:
-    return ShareSession(trial.connection, SHARE_GROUP, MEMBER, trial.topic[2].describe().topic_id, 2)
+    topic = trial.topic
+    return ShareSession(
+        topic.cluster.distribution, trial.connection, SHARE_GROUP, MEMBER, topic[2].describe().topic_id, 2
+    )
 
 
 def _first_fetched(session: ShareSession) -> list[Acquired]:

@@ -258,7 +258,12 @@ class Member:
             leader = subject.cluster.broker(state.leader) if state.leader is not None else subject.leader()
             self._epoch = state.leader_epoch
             self._session = ShareSession(
-                leader.new_connection(), self._group.name, self.name, self._group.topic_id, subject.index
+                subject.cluster.distribution,
+                leader.new_connection(),
+                self._group.name,
+                self.name,
+                self._group.topic_id,
+                subject.index,
             )
         return self._session
 
@@ -275,7 +280,8 @@ class Member:
         group = self._group
         coordinator = group.log.leader()
         connection = self._coordinators.setdefault(coordinator.id, coordinator.new_connection())
-        answer = heartbeat(connection, group.name, self.name, group.subject.topic, self._member_epoch)
+        build = group.subject.cluster.distribution
+        answer = heartbeat(build, connection, group.name, self.name, group.subject.topic, self._member_epoch)
         self._member_epoch = answer.epoch
         if answer.assigned is not None:
             self._assigned = (group.topic_id, group.subject.index) in answer.assigned
