@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.migration import is_migrating
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import PromiseBroken
@@ -29,6 +31,7 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Expectation
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
+    DEAD_SHOWN_ALIVE,
     OFFLINE_REPLICAS_COUNTED_LATE,
     OFFLINE_REPLICAS_UNCOUNTED,
 )
@@ -60,19 +63,40 @@ def processes(state: ExpectedState) -> Iterator[str]:
 def metadata(state: ExpectedState) -> Iterator[str]:
     """Every live broker's Metadata response."""
     for broker, seen in state.ask_each_broker(lambda broker: broker.describe_cluster()):
-        yield from compare_metadata(state, broker, seen)
+        yield from judge_metadata(state, broker, seen)
 
 
-def compare_metadata(state: ExpectedState, broker: Broker, seen: ClusterState) -> Iterator[str]:
+def judge_metadata(state: ExpectedState, broker: Broker, seen: ClusterState) -> list[str]:
+    """The differences of a broker's Metadata response from what its build should show.
+
+    Without differences, :data:`suites.deviations.DEAD_SHOWN_ALIVE` is noted if it shows.
+    """
+    cluster = state.cluster
+    may_deviate = cluster.spec.mode is Mode.KRAFT and is_migrating(broker) and bool(state.dead or state.failed)
+    no_offline = not any(each.offline_replicas for each in seen.partitions)
+    deviates = may_deviate and expects(DEAD_SHOWN_ALIVE, cluster, lambda: no_offline, on=broker)
+    differences = [*compare_metadata(state, broker, seen, dead_shown=deviates)]
+    if may_deviate and not differences:
+        shown = f"the brokers {list(seen.brokers)} and {'no' if no_offline else 'some'} offline replicas"
+        observe(DEAD_SHOWN_ALIVE, cluster, deviates=deviates, seen=shown, on=broker)
+    return differences
+
+
+def compare_metadata(
+    state: ExpectedState, broker: Broker, seen: ClusterState, *, dead_shown: bool = False
+) -> Iterator[str]:
     """The live brokers, and every partition's leader, replicas, ISR and offline replicas.
 
     The leader epoch is compared where no event has touched the partition.
+
+    :param dead_shown: the build is expected to show :data:`suites.deviations.DEAD_SHOWN_ALIVE`
     """
-    alive = tuple(each.id for each in state.live_brokers())
+    alive = tuple(each.id for each in (state.cluster.brokers if dead_shown else state.live_brokers()))
     if seen.brokers != alive:
         yield f"{broker} sees brokers {list(seen.brokers)} instead of {list(alive)}"
     described = {(each.topic, each.partition): each for each in seen.partitions}
-    for key, expected in state.partitions.items():
+    for key, was in state.partitions.items():
+        expected = replace(was, offline=frozenset()) if dead_shown else was
         difference = expected.disagreement(described[key]) if key in described else "no such partition"
         if difference:
             yield f"{broker} sees {name(key)}: {difference}"

@@ -272,11 +272,15 @@ class Cluster(ClusterLifecycle):
         return node
 
     def _active_controller(self) -> tuple[Node, int]:
-        """The node whose MBeans say that it is the active controller, and its count of offline partitions."""
+        """The node whose MBeans say that it is the active controller, and its count of offline partitions.
+
+        In ZooKeeper mode this is a broker, also while KRaft controllers wait for a migration.
+        """
         found = []
+        in_zk = self.spec.mode is Mode.ZK
         for node in (*self.quorum_nodes, *(broker.node for broker in self.live_brokers())):
-            mbeans = self.mbeans.get(node.spec.name)
-            if mbeans is not None and node.is_alive() and node.spec.properties.get("process.roles") != "broker":
+            mbeans, roles = self.mbeans.get(node.spec.name), node.spec.properties.get("process.roles", "")
+            if mbeans is not None and node.is_alive() and (not roles if in_zk else "controller" in roles):
                 with contextlib.suppress(NoAnswer):
                     if (count := mbeans.offline_partitions()) is not None:
                         found.append((node, count))

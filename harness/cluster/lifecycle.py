@@ -22,6 +22,7 @@ from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.spec import ClusterSpec
 from harness.cluster.watcher import MBeanWatcher, Watcher
 from harness.errors import EngineGone, HarnessError
 from harness.host.cache import cache_dir
@@ -51,7 +52,7 @@ class ClusterLifecycle:
         self.journal, self.undo_log = context.journal, context.undo_log
         self._backend = backend_kind(context.spec.backend).make(context)
         self._main_class = context.distribution.main_class(Tool.BROKER)
-        self.quorum = self._make_quorum()
+        self.quorum: Quorum = self._make_zookeeper() if self.spec.mode is Mode.ZK else self._make_kraft(self.spec)
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in self.spec.broker_ids]
@@ -59,20 +60,21 @@ class ClusterLifecycle:
         self._nodes_changed = False
         self._make_watchers()
 
-    def _make_quorum(self) -> Quorum:
-        if self.spec.mode is Mode.ZK:
-            return ZooKeeperQuorum(
-                work_dir=self._context.work_dir,
-                backend=self._backend,
-                main_class=self._context.distribution.main_class(Tool.ZOOKEEPER),
-                profile=self.spec.profile,
-            )
-        kind = partial(DynamicQuorum, distribution=self.distribution) if self.spec.dynamic_quorum else KRaftQuorum
-        return kind(
-            spec=self.spec,
+    def _make_zookeeper(self) -> ZooKeeperQuorum:
+        return ZooKeeperQuorum(
             work_dir=self._context.work_dir,
             backend=self._backend,
-            template=format_template(self._context.distribution, self.spec.metadata_version),
+            main_class=self._context.distribution.main_class(Tool.ZOOKEEPER),
+            profile=self.spec.profile,
+        )
+
+    def _make_kraft(self, spec: ClusterSpec) -> KRaftQuorum:
+        kind = partial(DynamicQuorum, distribution=self._context.distribution) if spec.dynamic_quorum else KRaftQuorum
+        return kind(
+            spec=spec,
+            work_dir=self._context.work_dir,
+            backend=self._backend,
+            template=format_template(self._context.distribution, spec.metadata_version),
             main_class=self._main_class,
             undo_log=self.undo_log,
         )
@@ -346,8 +348,34 @@ class ClusterLifecycle:
         self.quorum.format_observer(controller.spec)
         self.journal.write("disk.formatted", controller=controller.spec.name)
 
+    def add_kraft_quorum(self, cluster_id: str, properties: Mapping[str, str]) -> KRaftQuorum:
+        """Start KRaft controllers beside ZooKeeper, without waiting; see :mod:`harness.cluster.migration`.
+
+        :param cluster_id: that of the brokers
+        :param properties: of the controllers, in addition to those that they have in any cluster
+        """
+        self._nodes_changed = True
+        quorum = self._make_kraft(replace(self.spec, mode=Mode.KRAFT))
+        quorum.cluster_id = cluster_id
+        for path in quorum.dirs():
+            self.brokers[0].node.make_dir(path)
+        quorum.format({})
+        specs = quorum.node_specs()
+        controllers = [self._node(replace(each, properties={**each.properties, **properties})) for each in specs]
+        self._backend.start(controllers)
+        self.quorum_nodes += controllers
+        for controller in controllers:
+            self._watch_mbeans(controller)
+            self.journal.write("controller.added", controller=controller.spec.name)
+        return quorum
+
+    def use_quorum(self, quorum: Quorum) -> None:
+        """Take this quorum for the one of the active controller: its mode is the mode of the cluster from here on."""
+        self.quorum, self.spec = quorum, replace(self.spec, mode=quorum.mode)
+        self.journal.write("cluster.mode", mode=quorum.mode)
+
     def remove_controller(self, controller: Node) -> None:
-        """Stop a controller that is no voter any more, and remove it from the cluster."""
+        """Stop a controller that is no voter any more, or ZooKeeper if it is unused, and remove it from the cluster."""
         self._nodes_changed = True
         controller.stop(timeouts.STOP_S)
         self.quorum_nodes.remove(controller)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from enum import IntEnum
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -50,12 +51,30 @@ UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # i
 WAITING_PRODUCE = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Produce"
 UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
+ZK_MIGRATION = "kafka.controller:type=KafkaController,name=ZkMigrationState"
 _OF_EVERY_BUILD = (OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, PARTITIONS, LEADERS, UNDER_REPLICATED)
 OF_CONTROLLER = (ACTIVE_BROKERS, FENCED_BROKERS, ALL_TOPICS, ALL_PARTITIONS, NOT_PREFERRED)
 """Further counts of a KRaft controller. That of ZooKeeper mode counts topics until they are deleted for good."""
 _RUNNING = 3
 _Found = Mapping[str, Mapping[str, int | str]]
 """For each MBean's name, its attributes by name; empty if there is no such MBean."""
+
+
+class MigrationState(IntEnum):
+    """How far a cluster has moved from ZooKeeper to KRaft (``org.apache.kafka.metadata.migration.ZkMigrationState``).
+
+    :cvar NONE: it began in KRaft mode
+    :cvar MIGRATION: a KRaft controller has the metadata, and writes to ZooKeeper, too
+    :cvar PRE_MIGRATION: a KRaft controller waits for the brokers
+    :cvar POST_MIGRATION: the migration is finalized
+    :cvar ZK: the node is in ZooKeeper mode
+    """
+
+    NONE = 0
+    MIGRATION = 1
+    PRE_MIGRATION = 2
+    POST_MIGRATION = 3
+    ZK = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +233,17 @@ class MBeans:
         :raises BuildLacks: the broker does not have the MBean
         """
         return self._only(AT_MIN_ISR, "Value")
+
+    def migration_state(self) -> MigrationState:
+        """The state of the migration to KRaft, as this controller knows it.
+
+        :raises NoAnswer: also if the MBean is not there yet, or has no value
+        """
+        [found] = self._read(ZK_MIGRATION)
+        value = _value(found)
+        if value is None or value < 0:  # -1 until the controller has read its metadata
+            raise NoAnswer(f"{HOST}:{self.port} has no value of the MBean {ZK_MIGRATION} yet: {value}")
+        return MigrationState(value)
 
     def waiting_produce_requests(self) -> int:
         """The produce requests that wait for followers on this broker.

@@ -228,6 +228,10 @@ UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The directory of a replica for which no log dir is chosen (``DirectoryId.UNASSIGNED``)."""
 
 
+MIGRATING = "A" * 22
+"""The directory of a replica that came from ZooKeeper, and that its broker has not reported (``DirectoryId``)."""
+
+
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
     """Run ``kafka-dump-log --cluster-metadata-decoder`` on a metadata log, and on a snapshot if it has no offset 0."""
     logs = sorted(metadata_log.glob("*.log"))
@@ -286,7 +290,8 @@ def read_directories(lines: Iterable[str]) -> Directories:
         elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
             key = (data["topicId"], data["partitionId"])
             replicas[key] = data.get("replicas") or replicas[key]
-            dirs[key] = data.get("directories") or dirs[key]
+            # A partition that came from ZooKeeper has no log dirs until its brokers report them.
+            dirs[key] = data.get("directories") or dirs.get(key) or [MIGRATING] * len(replicas[key])
             hinted.setdefault(key, dict(zip(replicas[key], dirs[key], strict=True)))
     assigned = {
         (names[topic], partition): dict(zip(brokers, dirs[topic, partition], strict=True))

@@ -12,5 +12,6 @@ from suites.deviations.kip_113 import *  # noqa: F403
 from suites.deviations.kip_392 import *  # noqa: F403
 from suites.deviations.kip_455 import *  # noqa: F403
 from suites.deviations.kip_853 import *  # noqa: F403
+from suites.deviations.kip_866 import *  # noqa: F403
 from suites.deviations.kip_932 import *  # noqa: F403
 from suites.deviations.kip_1066 import *  # noqa: F403

@@ -327,6 +327,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.UNASSIGNED, modes=KRAFT),
     mbean(mbeans.WAITING_PRODUCE, "races/failed-before-ack", "races/failed-before-marker"),
     mbean(mbeans.UNCLEAN_ELECTIONS, "known-bugs/clean-election-counted", builds=">=3.9"),
+    mbean(mbeans.ZK_MIGRATION, "migration", builds=">=3.9", modes=ZK),
     mbean(mbeans.CORDONED_DIRS, "kip-1066", builds=">=4.3", modes=KRAFT),
     mbean(mbeans.DIR_CORDONED, "kip-1066", builds=">=4.3", modes=KRAFT),
     mbean(mbeans.STATE, without="a case waits for an MBean that the build lacks, and does not name it"),

@@ -78,6 +78,7 @@ COMPARED = (
     "kip-36/nearest-replica",
     "kip-36/rack-fails",
     "known-bugs",
+    "migration",
     "network",
     "quorum",
     "readers",
@@ -88,7 +89,17 @@ COMPARED = (
     "upgrade",
 )
 """The suites that compare all sources with the expected state (:mod:`suites.state_check`)."""
-MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "races", "schedules", "tiered", "upgrade/amid-move")
+MOVES = (
+    "control",
+    "kip-1066",
+    "kip-113",
+    "known-bugs",
+    "migration",
+    "races",
+    "schedules",
+    "tiered",
+    "upgrade/amid-move",
+)
 """The suites that set dynamic configs, mostly the throttle that holds moves."""
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
@@ -102,6 +113,7 @@ FAIL_LOG_DIRS = (
     "kip-36/nearest-replica",
     "kip-36/rack-fails",
     "known-bugs",
+    "migration",
     "quorum",
     "races/failed-replica-rejoins",
     "readers",
@@ -127,6 +139,7 @@ REASSIGNED_BY_REQUEST = (
     "known-bugs/large-record-moved",
     "known-bugs/reassigned-again",
     "known-bugs/reassigned-beside-failed",
+    "migration/to-kraft",
     "schedules",
     "tiered/reassigned",
     "upgrade/amid-move",
@@ -149,6 +162,7 @@ METADATA_LOG = (
     "kip-112/what-users-see",
     "kip-113",
     "known-bugs",
+    "migration",
     "quorum",
     "schedules",
     "tiered",

@@ -109,6 +109,16 @@ TEXTS: tuple[Dependency, ...] = (
         needed_by=("kip-112/all-log-dirs", "kip-112/no-fault", "kip-36/rack-fails"),
     ),
     log_line(
+        id="log-migrating-ends",
+        what="a broker in migration mode logs that it ends since a log dir has failed",
+        words=("Shutdown broker because some log directory has failed during migration mode: {path}",),
+        needed_by=("migration",),
+        without="these cases are invalid, and show the end of the broker's log",
+        modes=ZK,
+        builds=VersionRange.parse(">=3.9"),
+        tried=False,
+    ),
+    log_line(
         id="log-no-dir-usable",
         what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),

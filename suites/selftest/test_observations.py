@@ -281,6 +281,18 @@ def test_a_wrong_expectation_is_named_with_its_source(
     assert any(difference.startswith(says) for difference in found), found
 
 
+def test_a_migrating_broker_must_show_all_brokers_and_no_offline_replica_where_it_is_known_to() -> None:
+    state = one_dead()
+    states = [replace(each, offline_replicas=()) for each in SEEN.partitions]
+    unaware = replace(SEEN, brokers=(1, 2, 3), partitions=tuple(states))
+    shown = list(observations.compare_metadata(state, BROKERS[1], unaware, dead_shown=True))
+    assert not any("offline_replicas" in each or "brokers" in each for each in shown)
+    [*wrong] = observations.compare_metadata(state, BROKERS[1], SEEN, dead_shown=True)
+    assert any("offline_replicas {3} instead of set()" in each for each in wrong)
+    [*promised] = observations.compare_metadata(state, BROKERS[1], unaware)
+    assert "broker 1 sees brokers [1, 2, 3] instead of [1, 3]" in promised
+
+
 def test_a_future_replica_there_is_seen_on_disk() -> None:
     seen = ["orders-0", "lone-1.0f3b-future"]
     assert list(observations.compare_folders(future_replica_there(), DIRS[1, 1], seen)) == []

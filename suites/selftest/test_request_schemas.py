@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kafka.protocol.api_message import ResponseClassRegistry
 
 from harness.errors import BuildLacks
 from harness.host.cache import cache_dir

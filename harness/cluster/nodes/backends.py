@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from harness.cluster.nodes.node import Backend, ClusterContext, Runtime, Say
+from harness.cluster.nodes.node import BOTH_QUORUMS, Backend, ClusterContext, Runtime, Say
 from harness.cluster.nodes.process import ProcessBackend, process_runtime
 from harness.errors import UsageError
 from harness.host.abilities import Ability
@@ -70,6 +70,13 @@ _ONE_IMAGE = Ability(
     needed_for="upgrades",
     fix="--backend process",
 )
+_ONE_MODE = Ability(
+    name=BOTH_QUORUMS,
+    present=False,
+    found="the compose file of a metadata mode has the nodes of that mode",
+    needed_for="migrations from ZooKeeper to KRaft",
+    fix="--backend process",
+)
 BACKENDS = {
     "process": BackendKind(
         runtime=lambda distribution, _mode, _say: process_runtime(distribution),
@@ -77,7 +84,10 @@ BACKENDS = {
         lacks=(_SHARED_NETWORK,),
     ),
     "docker": BackendKind(
-        runtime=_container_runtime, make=_container_backend, lacks=(_ONE_IMAGE,), check=_check_containers
+        runtime=_container_runtime,
+        make=_container_backend,
+        lacks=(_ONE_IMAGE, _ONE_MODE),
+        check=_check_containers,
     ),
 }
 

@@ -33,6 +33,8 @@ SERVICE = "service"
 """A node's port for the harness and clients, and for the brokers if it is ZooKeeper or a controller."""
 AGENT = "agent"
 """The port of the node's agent for MBeans (:mod:`harness.kafka.mbeans`)."""
+BOTH_QUORUMS = "ZooKeeper and KRaft controllers"
+"""The ability of a backend to run both in one cluster."""
 
 
 Say = Callable[[str], None]

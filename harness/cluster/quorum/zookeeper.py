@@ -45,6 +45,7 @@ class ZooKeeperQuorum:
     """One ZooKeeper server; see :class:`harness.cluster.quorum.quorum.Quorum`.
 
     :ivar connect: its address for the harness
+    :ivar address: its address for Kafka's nodes
     """
 
     mode = Mode.ZK
@@ -58,6 +59,7 @@ class ZooKeeperQuorum:
         self._data_dir = work_dir / "zookeeper-data"
         self._endpoint = backend.endpoint(_ZOOKEEPER, SERVICE)
         self.connect = f"{HOST}:{self._endpoint.port}"
+        self.address = self._endpoint.address
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The ZooKeeper server."""
@@ -86,7 +88,7 @@ class ZooKeeperQuorum:
         """Id, ZooKeeper's address, and the profile's settings of this mode."""
         return {
             "broker.id": str(broker_id),
-            "zookeeper.connect": self._endpoint.address,
+            "zookeeper.connect": self.address,
             **self._profile.of_mode[Mode.ZK],
             "zookeeper.connection.timeout.ms": "60000",
             **listeners,
@@ -125,6 +127,21 @@ class ZooKeeperQuorum:
     def controller_znode(self) -> ControllerZnode:
         """The znode that makes a broker the controller."""
         return ControllerZnode(self.connect)
+
+    def cluster_id(self) -> str:
+        """The cluster's id, which the first broker generated."""
+        with self._client() as client:
+            return str(json.loads(client.get("/cluster/id")[0])["id"])
+
+    def delete(self, path: str) -> str | None:
+        """Delete a znode, as ``zookeeper-shell`` does; returns its data, None if there is no such znode."""
+        with self._client() as client:
+            try:
+                data, _ = client.get(path)
+                client.delete(path, recursive=True)
+            except NoNodeError:
+                return None
+        return str(data, "utf-8")
 
     def registrations(self) -> dict[int, BrokerZnode]:
         """The data of each registered broker's znode, by broker id."""

@@ -1,0 +1,15 @@
+"""The known deviations of Kafka builds in a migration from ZooKeeper to KRaft (KIP-866), as data."""
+
+from __future__ import annotations
+
+from harness.kafka.versions import VersionRange
+from harness.runner.deviation import Deviation
+
+DEAD_SHOWN_ALIVE = Deviation(
+    kip=866,
+    promised="a broker in migration mode shows which brokers are alive, and which replicas are offline",
+    actual="under the KRaft controller it shows every registered broker as alive, and no replica as offline",
+    issue="none found; MigrationControllerChannelContext takes each registered broker for a live one",
+    builds=VersionRange.parse(">=3.4.0,<4.0.0"),
+    pollutes=False,  # it only shows in a response
+)
