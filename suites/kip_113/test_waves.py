@@ -18,6 +18,7 @@ from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
@@ -74,7 +75,7 @@ def test_waves(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
             victim = cluster.brokers[number]
             failing = orders[number].log_dir_on(victim) if wave.fails else None
-            play(state, orders, wave, failing)
+            play(state, pair, wave, failing)
             if failing is not None:
                 restart_after_healing(state, victim)
         pair.await_progress(after=now())
@@ -82,9 +83,10 @@ def test_waves(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def play(state: StateCheck, orders: Topic, wave: Wave, failing: LogDir | None) -> None:
+def play(state: StateCheck, pair: Pair, wave: Wave, failing: LogDir | None) -> None:
     """Begin the moves and reassignments of a wave together, fail the log dir, and wait until all are done."""
     cluster = state.cluster
+    orders = cluster.topics["orders"]
     moves = dict(moves_apart(orders, failing))
     placements = [*reassignments_apart(orders, moves.keys(), failing)][:REASSIGNED]
     if len(placements) < REASSIGNED:
@@ -101,6 +103,7 @@ def play(state: StateCheck, orders: Topic, wave: Wave, failing: LogDir | None) -
         if failing is not None:
             check_noticed(wave_over.enter_context(injected(Chmod000(failing))))
             state.log_dir_failed(failing)
+            pair.await_progress(after=now())
         for partition, there in moves.items():
             await_moved(partition, there)
             state.moved(partition, there)
