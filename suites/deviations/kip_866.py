@@ -10,6 +10,15 @@ DEAD_SHOWN_ALIVE = Deviation(
     promised="a broker in migration mode shows which brokers are alive, and which replicas are offline",
     actual="under the KRaft controller it shows every registered broker as alive, and no replica as offline",
     issue="none found; MigrationControllerChannelContext takes each registered broker for a live one",
-    builds=VersionRange.parse(">=3.4.0,<4.0.0"),
+    builds=VersionRange.parse(">=3.9.0,<4.0.0"),
     pollutes=False,  # it only shows in a response
+)
+
+REPLICAS_MADE_AGAIN = Deviation(
+    kip=112,
+    promised="a replica that is on no good log dir is created on one only if it is new, or if no log dir is bad",
+    actual="in migration mode under the KRaft controller, a broker that starts with a bad log dir creates its replicas "
+    "anew, empty, on a good one, leads those without other replicas, and refuses to start when the bad one is back",
+    issue="none found; MigrationPropagator asks for every replica as a new one (isNew)",
+    builds=VersionRange.parse(">=3.9.0,<4.0.0"),
 )
