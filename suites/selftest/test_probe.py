@@ -340,7 +340,7 @@ def test_a_build_with_holes(open_folder: Path) -> None:
     told_of = json.loads(file.read_text())
     missing = {each["id"] for each in told_of["leans"] if each["state"] == "missing"}
     # They ask the JVM that the tools share.
-    of_the_hook = {"admin-client", "java-client", "metadata-versions", "config-names"}
+    of_the_hook = {"admin-client", "java-client", "metadata-versions", "config-names", "tiered-plugin"}
     assert missing == {"exit-hook", "tool-cluster", "mbean-BytesOutPerSec"} | of_the_hook
     assert (done.returncode, told_of["exit_code"]) == (2, 2)
     for what in ("Exit$Procedure", "kafka-cluster unregister", "name=BytesOutPerSec"):
