@@ -1,8 +1,8 @@
 """Kafka's admin protocol: one request, one typed answer, no waiting and no retry.
 
 Each :class:`Admin` asks one broker (:mod:`harness.kafka.connection`), so that two brokers' answers can be compared.
-kafka-python's request and response classes are seen only here, in :mod:`harness.kafka.connection` and in
-:mod:`harness.kafka.share_group`.
+kafka-python's request and response classes are seen only here, in :mod:`harness.kafka.connection`, and for share groups
+in :mod:`harness.kafka.share_group` and :mod:`harness.kafka.request_schemas`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-import warnings
 import zipfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from kafka.protocol.api_message import ApiMessage
 
 from harness.errors import BuildLacks
+from harness.kafka import schemas_read
 from harness.kafka.distribution import Distribution
 
 _FOLDER = "common/message/"
@@ -34,8 +34,7 @@ def request_class(distribution: Distribution, name: str) -> type[ApiMessage]:
 def _request_class(jar: Path, name: str) -> type[ApiMessage]:
     """Make the classes once for each build: the response's class is found by the request's key."""
     schemas = _schemas_in(jar)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)  # as on import
+    with schemas_read():
         request, response = (
             types.new_class(f"{name}{kind}", (ApiMessage,), {"load_json": schemas}) for kind in ("Request", "Response")
         )

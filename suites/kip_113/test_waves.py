@@ -127,11 +127,10 @@ def moves_apart(orders: Topic, failing: LogDir | None) -> Iterator[tuple[Partiti
         for partition in orders.partitions:
             if partition.index in taken or broker.id not in partition.describe().replicas:
                 continue
-            here = partition.log_dir_on(broker)
-            there = next(log_dir for log_dir in broker.log_dirs if log_dir not in (here, failing))
             if not in_log_dir(partition, failing):
+                here = partition.log_dir_on(broker)
                 taken.add(partition.index)
-                yield partition, there
+                yield partition, next(log_dir for log_dir in broker.log_dirs if log_dir not in (here, failing))
                 break
 
 
