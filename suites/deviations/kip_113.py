@@ -269,6 +269,15 @@ REFUSED_AFTER_SWAP_IN_KRAFT = replace(
     modes=(Mode.KRAFT,),
 )
 
+FOLLOWER_STOPS = Deviation(
+    kip=113,
+    promised="a follower whose replica has moved goes on fetching",
+    actual="a follower whose log is replaced and then deleted while it appends does not fetch the partition again",
+    issue="none found; ReplicaFetcherThread.processPartitionData raises the high watermark of the log that it had "
+    "before the append",
+    builds=VersionRange.parse(">=3.8.0"),
+)
+
 PROMOTED_BEHIND = Deviation(
     kip=113,
     promised="a future replica becomes the replica once it has caught up; acked records stay",

@@ -22,6 +22,7 @@ from harness.waiting import await_until
 from suites.checks import check_logged, promised
 from suites.deviations import (
     CORRECTED_LOG_DIR_NOT_LED,
+    FOLLOWER_STOPS,
     MOVED_BEFORE_THROTTLE,
     MOVES_STOP,
     OLD_LOG_DIR_REPORTED,
@@ -339,6 +340,53 @@ def test_moves_beside_failed_leader(cluster: Cluster) -> None:
     mover.restart()
     cluster.await_healthy()
     await_moved(moving, there)
+
+
+@scenario(
+    "races/swapped-before-append",
+    kip=113,
+    plan="2. Complete replica data movement: the follower goes on with the log that has replaced its own",
+    builds=VersionRange.parse(">=3.8.0"),  # older ones keep the old log for longer than a hold may last
+    judged=False,
+    deviations=(FOLLOWER_STOPS,),
+    holds=True,
+    overrides=SMALL_FETCHES,
+)
+def test_swapped_before_append(cluster: Cluster) -> None:
+    """A thread is slow to append records. Meanwhile the log is replaced and deleted: the follower goes on."""
+    orders = cluster.create_topic("orders", replicas=2)
+    write_untracked_records(orders, 100)
+    leader, mover = leader_of(orders[0]), follower_of(orders[0])
+    here = orders[0].log_dir_on(mover)
+    appends = Held(
+        cluster,
+        mover,
+        "follower-log-looked-up",
+        about="orders-0",
+        skip=2,  # each fetch of a series tells the follower a higher high watermark
+        by=lambda: write_untracked_records(orders, 400, size=1000, to=leader),
+    )
+    with injected(appends):
+        orders[0].move_to(other_dir(here))
+        await_moved(orders[0], other_dir(here))
+        await_deleted(here)
+    write_untracked_records(orders, 10)  # once its leader has given up a follower that does not fetch
+    state = orders[0].describe(leader)
+    observe(FOLLOWER_STOPS, cluster, deviates=mover.id not in state.isr, seen=state)
+
+
+def await_deleted(log_dir: LogDir) -> None:
+    """Wait until the broker has deleted the log that a move has replaced.
+
+    :raises Inconclusive: it stays
+    """
+    await_until(
+        lambda: [folder.name for folder in log_dir.path.glob("orders-0*")],
+        lambda names: not names,
+        timeout_s=REQUEST_S,
+        what=f"no log of orders-0 to be in {log_dir}",
+        failure=Inconclusive,
+    )
 
 
 def comes_to_be(look: Callable[[], bool]) -> bool:
