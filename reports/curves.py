@@ -76,10 +76,6 @@ def make_curves(rows: Mapping[str, Sequence[Row]]) -> list[Curve]:
     return [curve for curve in curves if len(curve.numbers) > 1]
 
 
-def _medians(line: Mapping[int, Sequence[float]]) -> list[tuple[int, float]]:
-    return sorted((number, median(values)) for number, values in line.items())
-
-
 def curves_of_builds(rows: Sequence[Row]) -> list[Curve]:
     """Make the curves of these runs, with a line for each build."""
     return make_curves(grouped(rows, lambda row: row.kafka))
