@@ -1,7 +1,7 @@
 """Commits offsets for consumer groups without members, and checks that the groups' coordinator keeps them.
 
 The members of a group commit again and again. So a commit that a coordinator has lost is soon made up for, and only the
-commits at handovers are compared (:func:`suites.checks.check_group_commits`). For these groups nobody else commits.
+commits at handovers are compared (:func:`suites.checks.check_group_commits`). No other client commits for these groups.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class MemberlessGroup:
         """The coordinator has the last offset that was acknowledged, or a later one that was sent and not answered.
 
         It may have it a little later: a new coordinator shows its log up to the high watermark only, and the high
-        watermark of a new leader lags. This hides no loss, since nobody commits for the group meanwhile.
+        watermark of a new leader lags. This hides no loss, since no other client commits for the group meanwhile.
         """
         last = self._acked[-1].offset
         unanswered = "" if self._tried == last else f", or an offset up to {self._tried}, which was not answered"

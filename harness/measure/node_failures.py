@@ -4,7 +4,7 @@ Kafka goes on after each of them, and what failed stays undone: a thread died, K
 the log cleaner gave up a log for good, or a periodic task failed at least twice since the node's start. No fault of the
 case explains a dead thread. The others are explained by a fault that hit the same node, names such lines
 (:class:`faults.base.Fault`) and was in force. It is in force until the node's first start after its end, since a log
-dir stays offline until then. What a node logs after it was told to stop does not count.
+dir stays offline until then. What a node logs after the request to stop does not count.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _failures(events: Sequence[Event], node: str, lines: Sequence[LogLine]) -> I
 
 
 def _start(events: Sequence[Event], node: str, at: datetime) -> int | None:
-    """Return how often the node had been started by then; None if it had been told to stop since."""
+    """Return how often the node had been started by then; None if it was asked to stop since."""
     steps = [
         event
         for event in events

@@ -107,7 +107,7 @@ def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str =
 
 
 def check_no_mutant(build: Side) -> None:
-    """Check that nobody put a defect into the build.
+    """Check that the build has no defect of ``jbod mutants``.
 
     :raises DistributionError: it is a mutant (:mod:`suites.mutants`)
     """

@@ -1,7 +1,7 @@
 """Shows which replica leads after all replicas of a partition went offline, with log dirs among the causes (KIP-966).
 
 A replica that leaves an ISR below ``min.insync.replicas`` is an eligible leader replica. It leads again without a loss,
-if its broker was stopped in good order. A failed log dir has no mark of a clean shutdown, so its replica is no longer
+if its broker had a clean shutdown. A failed log dir has no mark of a clean shutdown, so its replica is no longer
 eligible once its broker starts. The last leader leads again only if no replica is eligible.
 """
 
@@ -52,7 +52,7 @@ def test_all_in_turn(cluster: Cluster) -> None:
     """All replicas' log dirs fail in turn: only the last leader leads again, though the second to last is back first.
 
     Both are eligible until their brokers start. The last leader's broker starts first, with its log dir still failed,
-    and must not lead so. Acks are refused as soon as one replica is left.
+    and must not lead. Acks are refused as soon as one replica is left.
     """
     log = created_with_records(cluster)
     last, (first, second) = leader_of(log), log.followers()
@@ -168,6 +168,6 @@ def fail(log: Partition, broker: Broker, until: ExitStack) -> None:
 
 
 def heal(broker: Broker, until: ExitStack) -> None:
-    """Undo the fault, and restart the broker in good order."""
+    """Undo the fault, and restart the broker with a clean shutdown."""
     until.close()
     broker.restart()

@@ -65,7 +65,7 @@ def test_back_from_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
     floors=Floors(faults=14),
 )
 def test_back_from_kraft(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A KRaft broker's log dir is failed as the others go back one by one; healed, it follows them.
+    """A KRaft broker's log dir has failed while the others go back one by one. Healed, this broker goes back, too.
 
     A broker is the controller again, and knows the leaders that the KRaft controller elected. Then a log dir fails.
     """

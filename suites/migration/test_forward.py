@@ -54,7 +54,7 @@ def test_forward(cluster: Cluster, workload: CaseWorkload) -> None:
     floors=Floors(faults=8),
 )
 def test_entering(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir fails on a broker in migration mode, which ends, and before that on one that is not yet in it.
+    """A log dir fails on a broker in ZooKeeper mode, and then one on a broker in migration mode, which ends.
 
     The other brokers enter the migration without the first one, and the KRaft controller takes over.
     """

@@ -33,7 +33,7 @@ from suites.steps import FOUND_TWICE, delete_by_hand, one_partition_per_log_dir,
     floors=Floors(faults=4),
 )
 def test_restarted_with_failed(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker starts with the bad log dir that has ended it: it creates no replica of that on the good one.
+    """A broker starts with the bad log dir that has ended it: it does not create those replicas on its good log dir.
 
     A topic with one replica has no leader for the partitions on the bad log dir. Afterwards the log dir is healed.
     """

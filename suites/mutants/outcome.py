@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it is in the score's denominator. A build on which no cluster comes up tests nobody."""
+        """Whether it is in the score's denominator. A build on which no cluster comes up tests no suite."""
         return self not in (Outcome.STILLBORN, Outcome.EQUIVALENT, Outcome.NOT_MEASURED)
 
 

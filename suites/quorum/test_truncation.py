@@ -47,9 +47,9 @@ STANDS = r"Completed transition to (?:Prospective|Candidate)State"
     dynamic_quorum=True,
 )
 def test_voter_added_after_truncation(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A voter is added where a controller truncated its log: two of the four voters elect nobody, as a log dir fails.
+    """A voter is added where a controller truncated its log: two of four elect no controller, as a log dir fails.
 
-    The active controller writes records that nobody else gets. The others elect another one and add a fourth voter.
+    The active controller writes records that no other one gets. The others elect another one and add a fourth voter.
     Then the first one comes back, truncates its log, and gets the record of the four voters.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)

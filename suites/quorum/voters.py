@@ -30,7 +30,7 @@ def replica_of(cluster: Cluster, controller: Node) -> QuorumReplica:
 
 
 def replicas_of(cluster: Cluster, controllers: Collection[Node]) -> set[QuorumReplica]:
-    """Each controller as of :func:`replica_of`."""
+    """The replica of each controller, by :func:`replica_of`."""
     return {replica_of(cluster, controller) for controller in controllers}
 
 
@@ -103,7 +103,7 @@ OFTEN = 100.0
 
 
 def check_refuses_votes(cluster: Cluster, controller: Node, since: datetime) -> None:
-    """The controller refuses its vote to those who ask for the vote that its former disk had, and they do so seldom.
+    """The controller refuses a vote to candidates that ask for the voter of its former disk, and they ask seldom.
 
     On builds with :data:`VOTES_ASKED_WITHOUT_PAUSE` they ask without a pause.
     """

@@ -185,7 +185,7 @@ def test_promoted_behind(cluster: Cluster) -> None:
     holds=True,
 )
 def test_killed_after_move(cluster: Cluster) -> None:
-    """A broker dies as a move has ended, and finds a future replica without a current one: it becomes current."""
+    """A broker dies as a move has ended: as it starts, the future replica without a current one becomes current."""
     orders = cluster.create_topic("orders")
     write_untracked_records(orders, 100)
     mover = follower_of(orders[0])
@@ -249,7 +249,7 @@ def old_log_dir_assigned(partition: Partition, there: LogDir) -> Iterator[Held |
     holds=True,
 )
 def test_old_log_dir_fails(cluster: Cluster) -> None:
-    """A replica has moved to another log dir, and its old one fails: it leads."""
+    """A replica has moved to another log dir, and the old log dir fails: the replica leads."""
     orders = cluster.create_topic("orders", replicas=1)
     write_untracked_records(orders, 100)
     mover = leader_of(orders[0])

@@ -47,7 +47,7 @@ SHOWN = 3
 )
 @pytest.mark.parametrize("partitions", SIZES)
 def test_failover(cluster: Cluster, workload: CaseWorkload, case: Case, partitions: int) -> None:
-    """The log dir of many leaders fails: others lead, and take records; how long this and the return take is measured.
+    """The log dir of many leaders fails: others lead, and take records. The case measures how long all of this takes.
 
     Then the log dir is healed and its broker killed, so that it recovers every log when it starts.
     """

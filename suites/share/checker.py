@@ -2,13 +2,13 @@
 
 What is promised of each record:
 
-* **At least once.** It is delivered, and again until it was accepted or rejected, or delivered as often as the limit
-  says (``group.share.delivery.count.limit``).
-* **Once it has ended, never again.** An acknowledgement is confirmed when the coordinator's followers have it, too.
-* **One member at a time.** Until the lock runs out, the member releases the record, or its session ends.
+* **At least once.** It is delivered again and again, until a member accepts or rejects it, or until the number of
+  deliveries reaches the limit (``group.share.delivery.count.limit``).
+* **Once it has ended, never again.** The broker confirms an acknowledgement when the coordinator's followers have it.
+* **One member at a time.** A member has the record alone until it releases it, its session ends, or the lock runs out.
 * **Delivery counts.** Each delivery counts one more than the one before. A leader keeps these counts in its memory: "in
   the unlikely event of a share-partition leader crash, memory of the in-flight delivery will be lost". So the next
-  leader may count from the last one that was written to the coordinator's log. A confirmed release was.
+  leader may count from the last one in the coordinator's log. A confirmed release is in that log.
 
 The deliveries of a record have an order that needs no clock: that of leader epoch and delivery count. A leader with an
 older epoch can no longer write to the coordinator's log (FENCED_LEADER_EPOCH).

@@ -86,7 +86,7 @@ def test_both_log_dirs(cluster: Cluster, case: Case) -> None:
     "share/leader-killed", plan="a broker dies that leads the topic of a share group and is its coordinator"
 )
 def test_leader_killed(cluster: Cluster, case: Case) -> None:
-    """The broker dies that leads both the topic and the coordinator's log: the next ones know what has ended."""
+    """One broker leads the topic and the coordinator's log, and dies: the next leaders know what has ended."""
     with at_work(cluster, case, also=("taken_over",)) as work:
         work.members[0].crash()
         with injected_ahead(work.states, BrokerKilled(work.leader)):

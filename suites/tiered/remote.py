@@ -69,7 +69,7 @@ def place(state: StateCheck, partition: Partition, log_dir: LogDir) -> None:
 
 
 def check_served_by(broker: Broker, partition: Partition, offset: int) -> None:
-    """The broker answers a consumer's fetch from an offset that is only remote with the record."""
+    """The broker gives a consumer a record that is only remote."""
 
     def answer() -> str:
         try:
@@ -212,7 +212,7 @@ def _first_gap(offsets: Sequence[int]) -> str:
 
 
 def check_tiered_delivery(workload: CaseWorkload, topic: Topic) -> None:
-    """Like :func:`~suites.checks.check_delivery`, for a tiered topic: nothing is lost, also of what is only remote.
+    """As :func:`~suites.checks.check_delivery`, for a tiered topic: no record is lost, local or only remote.
 
     The drain reads each partition from offset 0. The remote segments have every record, and the replicas are the same
     where their local logs must reach.
@@ -223,7 +223,7 @@ def check_tiered_delivery(workload: CaseWorkload, topic: Topic) -> None:
 
 
 def check_remote_whole(partition: Partition) -> int:
-    """The remote segments have all offsets from 0 to the last one that Kafka says is there, and all their files.
+    """The remote segments have all their files, and all offsets from 0 to the last one that Kafka shows as remote.
 
     Two leaders may both have copied a segment. Returns the offset after the last one.
     """

@@ -58,7 +58,7 @@ def test_leader(cluster: Cluster, workload: CaseWorkload) -> None:
 
 @tiered_scenario("tiered/metadata-leader", kip=112, plan=RUNTIME + f"of the leader of {METADATA_TOPIC} (KIP-405)")
 def test_metadata_leader(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The log dir with the leader of Kafka's topic of remote segments fails, on the broker that tiers: tiering goes on.
+    """The log dir with the leader of __remote_log_metadata fails, on the tiered topic's leader: tiering goes on.
 
     What is only remote stays readable. After healing the broker knows all remote segments again, and leads the tiered
     topic.
@@ -128,7 +128,7 @@ def test_emptied(cluster: Cluster, workload: CaseWorkload) -> None:
     deviations=(REMOTE_READS_NEED_FIRST_DIR, TIERED_START_NEEDS_FIRST_DIR),
 )
 def test_first_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The first log dir of a broker fails, which leads a tiered topic in another one: it serves what is only remote.
+    """A broker leads a tiered topic in its second log dir, and its first one fails: it serves what is only remote.
 
     The broker also starts while that log dir is bad.
     """

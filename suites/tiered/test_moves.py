@@ -88,7 +88,7 @@ def test_moved(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partiti
 )
 @each_role
 def test_move_fails(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """The log dir to which a tiered replica moves fails half-way: it stays where it is, and local retention goes on.
+    """The log dir to which a tiered replica moves fails: the replica stays where it is, and local retention goes on.
 
     With the log dir back and its broker restarted, the move ends, and local retention goes on in any case.
     """
