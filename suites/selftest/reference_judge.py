@@ -249,9 +249,9 @@ class Reference:
         return len(late)
 
     def phantom(self) -> int:
-        return len({self.place(read) for read in self.reads if self.nobody_sent_it_there(read)})
+        return len({self.place(read) for read in self.reads if self.no_producer_sent_it_there(read)})
 
-    def nobody_sent_it_there(self, read: Row) -> bool:
+    def no_producer_sent_it_there(self, read: Row) -> bool:
         row = self.record(read)
         if row is None or row["topic"] != read["topic"]:
             return True

@@ -59,7 +59,7 @@ def _left(temporary: Path) -> list[str]:
     return [line for line in seen if str(temporary) in line] + list(map(str, paths))
 
 
-def test_every_ability_is_told_with_what_it_is_for_and_nothing_is_left_behind(
+def test_every_ability_is_listed_with_its_use_and_nothing_is_left_behind(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(open_folder))
@@ -113,7 +113,7 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
     assert "did not answer" in ability("maven").found
 
 
-def test_a_node_that_is_too_old_is_said_with_the_version_wanted(
+def test_a_node_that_is_too_old_is_reported_with_the_version_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``apt-get install nodejs`` on Debian 12 brings 18, which is too old."""
@@ -232,7 +232,7 @@ def test_java_home_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not ability("java").present
 
 
-def test_without_java_the_command_that_brings_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JbodError, match="apt-get install openjdk"):

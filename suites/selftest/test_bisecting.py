@@ -208,7 +208,7 @@ def test_a_deviation_counts_where_both_ends_are_valid(planted: Planted, own: Own
     assert output.splitlines()[-1] == "valid with “planted deviation (none)” up to 90.0.1, valid from 90.0.10"
 
 
-def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted: Planted, own: OwnMaven) -> None:
+def test_what_was_known_of_releases_between_is_reported_where_it_contradicts(planted: Planted, own: OwnMaven) -> None:
     planted.plays({f"{A} {each}": "invalid" for each in ("90.0.1", "90.2.0")})
     code, _ = planted.jbod("run", A, "--backend=planted", "--kafka=90.0.1")
     assert code == 1

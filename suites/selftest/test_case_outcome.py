@@ -48,7 +48,7 @@ def concluded(seen: CaseLog, case: Case | None, judged: bool = True) -> str:
     return conclude(seen, case, must_be_judged=judged, test_file=HERE)[0]
 
 
-def test_valid_is_run_to_the_end_judged_and_nobody_objects(case: Case) -> None:
+def test_valid_is_run_to_the_end_judged_and_without_an_objection(case: Case) -> None:
     case.verdict = verdict("valid")
     assert conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE) == ("valid", "")
 
@@ -336,7 +336,7 @@ def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(ca
 
 
 @pytest.mark.parametrize("shown", ["", "a", "ab"])
-def test_all_deviations_are_told_and_the_first_under_its_old_name(shown: str) -> None:
+def test_all_deviations_are_in_the_json_and_the_first_under_its_old_name(shown: str) -> None:
     deviations = tuple(map(noted_deviation, shown))
     entry = case_result(deviations=deviations).to_json()
     as_json = [each.to_json() for each in deviations]

@@ -116,7 +116,7 @@ OF_BROKER_2, OF_BROKER_3 = ({"version": 1, "broker": id, "event": 1} for id in (
         ([OF_BROKER_2, OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
     ],
 )
-def test_a_notification_is_told_once_and_waits_only_while_there_is_no_controller(
+def test_a_notification_is_sent_once_and_waits_only_while_there_is_no_controller(
     monkeypatch: pytest.MonkeyPatch,
     told: list[dict[str, int]],
     there: int,
@@ -274,7 +274,7 @@ def test_only_a_log_without_anything_of_before_is_the_emptied_one(
     assert deviation_kinds(cluster) == (["deviation.seen"] if after == {"00000000000000000000.log": b""} else [])
 
 
-def test_where_nobody_leads_there_is_nothing_to_be_kept(tmp_path: Path) -> None:
+def test_where_no_broker_leads_there_is_nothing_to_be_kept(tmp_path: Path) -> None:
     write_log(tmp_path, {"0.log": batch(0)})
     with pytest.raises(NoAnswer, match="orders-0 has no leader"):
         leaders_logs(orders_in(tmp_path, leader=None).partitions)
@@ -405,7 +405,7 @@ def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
         await_begun(orders_in()[0], log_dirs[2])
 
 
-def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of(tmp_path: Path) -> None:
+def test_a_move_that_should_have_stopped_is_reported_with_its_threads_errors(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(
         "[2026-01-01 00:00:00,000] INFO [ReplicaAlterLogDirsThread-1]: Stopped orders-0 (kafka.server.X)\n"

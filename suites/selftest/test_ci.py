@@ -127,7 +127,7 @@ def test_runs_of_other_seeds_or_builds_are_not_compared(ci: Ci, seed: int, kafka
     assert line == f"not of the same seed and builds, so that nothing can be compared: {told}"
 
 
-def test_nothing_to_compare_with_is_said(ci: Ci) -> None:
+def test_nothing_to_compare_with_is_reported(ci: Ci) -> None:
     (ci.folder / "reports/verdicts-process.json").unlink()
     code, [line] = ci.run()
     assert code == EXIT_VALID
@@ -152,7 +152,7 @@ def test_a_run_that_fails_fails_all(ci: Ci, which: str) -> None:
     assert ci.run() == (EXIT_INVALID, ["same verdicts in both backends: 2 cases"])
 
 
-def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: Ci) -> None:
+def test_all_cases_that_it_would_have_run_are_reported_where_there_is_no_engine(ci: Ci) -> None:
     """The fake ``jbod list`` has one case for each selector."""
     (ci.folder / "bin/docker").write_text("#!/bin/sh\nexit 1\n")
     skipped = "SKIPPED in containers: 11 cases: no Docker engine answers, and only root may start one"

@@ -115,7 +115,7 @@ def test_bad_input(commands: Commands, arguments: str, code: int, says: str) -> 
         assert [path for path in (commands.folder / "here").rglob("*") if path.is_file()] == []
 
 
-def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
+def test_no_java_is_reported_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     done = jbod("run", "kip-112", "--runs-dir", str(tmp_path / "runs"), PATH="/nowhere", JAVA_HOME="")
     assert done.returncode == 3
     assert "java is not on the PATH" in done.stderr
@@ -170,7 +170,7 @@ print(json.dumps({"counts": counts, "suites": sorted({case.id.partition("/")[0] 
 
 def test_the_readmes_say_how_many_cases_there_are() -> None:
     """The numbers are those of ``jbod list SELECTOR --json``, and each suite has a row."""
-    short, full = cases_told("README.md", "## Suites"), cases_told("suites/README.md", "## What it runs")
+    short, full = cases_counted("README.md", "## Suites"), cases_counted("suites/README.md", "## What it runs")
     assert len(full) > 20
     argv = [sys.executable, "-c", _COUNTS, *full]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
@@ -180,7 +180,7 @@ def test_the_readmes_say_how_many_cases_there_are() -> None:
     assert [name for name, count in short.items() if full.get(name) != count] == []
 
 
-def cases_told(page: str, heading: str) -> dict[str, int]:
+def cases_counted(page: str, heading: str) -> dict[str, int]:
     """The number of cases of each selector, from the table below a heading."""
     section = Path(page).read_text().partition(heading)[2].partition("\n## ")[0]
     return {name: int(count) for name, count in re.findall(r"^\| `(\S+)` \|.*\| (\d+) \|$", section, re.MULTILINE)}
@@ -212,7 +212,7 @@ def test_every_known_bug_has_its_issue() -> None:
     assert all(row["issue"].startswith("KAFKA-") for row in json.loads(done.stdout)["scenarios"])
 
 
-def test_what_is_said_of_special_suites_is_of_suites_that_there_are() -> None:
+def test_special_suites_exist() -> None:
     done = jbod("list", CONTROLS, SCHEDULES, KNOWN_BUGS, NETWORK, RANDOM_SCHEDULES, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     scenarios = json.loads(done.stdout)["scenarios"]

@@ -96,7 +96,7 @@ def pool_with(cluster: Served, *served: str) -> ClusterPool:
 
 
 @pytest.mark.usefixtures("empties")
-def test_the_next_case_takes_it_and_says_whom_it_has_served() -> None:
+def test_the_next_case_takes_it_and_names_the_cases_that_it_has_served() -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
     recorded: dict[str, object] = {}
     pool = pool_with(cluster, "first", "second")
@@ -110,7 +110,7 @@ def test_the_next_case_takes_it_and_says_whom_it_has_served() -> None:
 
 @pytest.mark.usefixtures("empties")
 @pytest.mark.parametrize("wanted", [None, ClusterSpec(mode=Mode.ZK, brokers=4)])
-def test_nobody_gets_what_nobody_wants(wanted: ClusterSpec | None) -> None:
+def test_no_cluster_is_left_that_no_case_wants(wanted: ClusterSpec | None) -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
     pool = ClusterPool(print)
     pool.wanted = wanted
@@ -195,7 +195,7 @@ def test_none_serves_for_ever() -> None:
     assert not pool.leave(cluster, case("the last"))
 
 
-def test_what_can_not_be_undone_of_one_is_said_and_is_no_fault_of_the_next_case(
+def test_what_can_not_be_undone_of_one_is_reported_and_is_no_fault_of_the_next_case(
     monkeypatch: pytest.MonkeyPatch, empties: None
 ) -> None:
     cluster, said = Served(ClusterSpec(mode=Mode.ZK)), list[str]()
@@ -241,7 +241,7 @@ def test_a_log_that_can_not_be_moved_stays_what_it_was(tmp_path: Path, monkeypat
     assert (old.read_text(), old.stat().st_nlink, sorted(tmp_path.iterdir())) == ("all of it", 1, [old])
 
 
-def test_a_log_goes_on_elsewhere_without_a_line_lost_or_told_twice(tmp_path: Path) -> None:
+def test_a_log_goes_on_elsewhere_without_a_line_lost_or_doubled(tmp_path: Path) -> None:
     """A process that opened only the first file writes on while the file is moved; each move pauses the process."""
     files = [tmp_path / str(number) for number in range(20)]
     with files[0].open("ab") as log, subprocess.Popen(["sh", "-c", COUNT], stdout=log) as writer:

@@ -126,7 +126,7 @@ def no_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @functools.cache
-def told(shape: str, backend: str) -> Mapping[str, Settings]:
+def settings_given(shape: str, backend: str) -> Mapping[str, Settings]:
     """The settings of each node of a cluster in a backend; addresses and folders are replaced by their roles."""
     spec = ClusterSpec(backend=backend, **SHAPES[shape])
     with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +176,7 @@ def _by_name(lines: list[str], names: Mapping[str, str]) -> Settings:
 
 
 @functools.cache
-def told_by_hand(mode: Mode) -> Mapping[str, Settings]:
+def settings_by_hand(mode: Mode) -> Mapping[str, Settings]:
     """The settings of each node of a cluster that is started by hand, in the same form."""
     content = rendered(FILES[mode], {})
     names = {"/var/lib/kafka/data": "DIR", "198.18.254.": "NETWORK."}
@@ -240,28 +240,30 @@ def heap_and_program(nodes: Mapping[str, Settings]) -> dict[str, Settings]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_container_is_told_what_a_process_is(shape: str) -> None:
-    assert unexplained(differences(told(shape, "docker"), told(shape, "process")), IN_CONTAINERS) == []
+def test_a_container_gets_the_same_settings_as_a_process(shape: str) -> None:
+    assert (
+        unexplained(differences(settings_given(shape, "docker"), settings_given(shape, "process")), IN_CONTAINERS) == []
+    )
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_by_hand_it_is_told_what_jbod_tells_it(mode: Mode) -> None:
+def test_by_hand_it_gets_the_settings_that_jbod_gives_it(mode: Mode) -> None:
     """The files for use by hand leave settings out; they change none, and add none."""
-    by_hand, ours = (heap_and_program(each) for each in (told_by_hand(mode), told(str(mode), "docker")))
+    by_hand, ours = (heap_and_program(each) for each in (settings_by_hand(mode), settings_given(str(mode), "docker")))
     assert by_hand.keys() == ours.keys()
     assert unexplained(differences(ours, by_hand), LEFT_OUT_BY_HAND) == []
     assert [key for settings in by_hand.values() for key in settings if key in LEFT_OUT_BY_HAND] == []
 
 
 def test_every_reason_is_needed() -> None:
-    told_apart = [differences(told(shape, "docker"), told(shape, "process")) for shape in SHAPES]
+    told_apart = [differences(settings_given(shape, "docker"), settings_given(shape, "process")) for shape in SHAPES]
     assert {key for found in told_apart for key in found} == {*IN_CONTAINERS}
-    left_out = [differences(told(str(mode), "docker"), told_by_hand(mode)) for mode in Mode]
+    left_out = [differences(settings_given(str(mode), "docker"), settings_by_hand(mode)) for mode in Mode]
     assert {key for found in left_out for key in found} - {"command"} == {*LEFT_OUT_BY_HAND}
 
 
 def test_a_setting_of_one_side_alone_is_seen() -> None:
-    ours = told("kraft", "docker")
+    ours = settings_given("kraft", "docker")
     more = {**ours, "broker-2": {**ours["broker-2"], "num.io.threads": "8", "log.retention.ms": "1"}}
     assert unexplained(differences(more, ours), IN_CONTAINERS) == [
         "broker-2: log.retention.ms=1, and not None",

@@ -16,7 +16,7 @@ from suites.selftest.case_results import case_result, noted_deviation
 from suites.selftest.fakes import fake
 
 
-def test_deviations_are_told_by_their_state_in_each_case() -> None:
+def test_deviations_are_reported_by_their_state_in_each_case() -> None:
     apart = noted_deviation("is silent", state="undeclared")
     cases = [
         case_result(

@@ -131,23 +131,23 @@ def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epo
         assert (doubled.verdict, [anomaly.kind for anomaly in doubled.anomalies]) == ("invalid", ["duplicated"])
 
 
-def test_a_replica_that_nobody_reads_is_compared_all_the_same(controls: Results, mode: str) -> None:
+def test_a_replica_that_no_client_reads_is_compared_all_the_same(controls: Results, mode: str) -> None:
     red = red_beside_its_twin(controls, "follower-differs", mode, "differs")
     assert "the replicas of orders-0 are not the same" in red["reason"]
     assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
 
 
-def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(controls: Results, mode: str) -> None:
+def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_reported(controls: Results, mode: str) -> None:
     red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
     assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d logged: Stopping serving logs", red["reason"])
 
 
-def test_a_broker_that_ends_unmissed_is_told(controls: Results, mode: str) -> None:
+def test_a_broker_that_ends_unmissed_is_reported(controls: Results, mode: str) -> None:
     red = red_beside_its_twin(controls, "broker-ends", mode, "unmissed")
     assert "ended by itself with exit code 143" in red["reason"]
 
 
-def test_a_topic_that_dies_with_its_rack_is_told(controls: Results, mode: str) -> None:
+def test_a_topic_that_dies_with_its_rack_is_reported(controls: Results, mode: str) -> None:
     red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
     assert re.search(r"no leader: orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
 

@@ -114,7 +114,9 @@ SAID = [*BOOT, *((3, line) for line in CORDONED_FIRST)]
     ],
     ids=["said", "said-again-by-the-controller", "told-again-by-the-broker", "both-restarted"],
 )
-def test_what_the_controller_said_since_the_last_starts_is_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
+def test_what_the_controller_logged_since_the_last_starts_is_known(
+    tmp_path: Path, events: list[tuple[int, str]]
+) -> None:
     await_known(tmp_path, events)
 
 
@@ -135,7 +137,7 @@ def test_what_the_controller_said_since_the_last_starts_is_known(tmp_path: Path,
     ],
     ids=["broker-restarted", "registered-without", "controller-restarted", "still-replaying", "uncordoned-later"],
 )
-def test_what_it_said_before_is_not(
+def test_what_it_printed_before_is_not(
     tmp_path: Path, events: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line counts only if it came after the last start of the broker and of the active controller."""
@@ -156,7 +158,7 @@ REFUSED = [asked(1), asked(3), asked(5)]
 TIMES = {name: START + timedelta(seconds=second) for name, second in {"down": 1, "started": 2, "known": 4}.items()}
 
 
-def test_what_was_made_before_the_controller_knew_is_told() -> None:
+def test_what_was_made_before_the_controller_knew_is_reported() -> None:
     made = asked(2.2, made=True)
     assert created_despite_cordons(REFUSED, **TIMES) == []
     assert created_despite_cordons([asked(0.9, made=True), *REFUSED, made], **TIMES) == [made]
@@ -279,7 +281,7 @@ SHUT = Refused("create topic t", "INVALID_REPLICATION_FACTOR")
 
 
 @pytest.mark.parametrize("then", [None, EXISTS], ids=["not-made", "made"])
-def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: JbodError | None) -> None:
+def test_a_topic_without_an_answer_is_asked_for_again_and_learnt(then: JbodError | None) -> None:
     state = FakeState(NoAnswer("gone"), NoAnswer("gone"), then)
     state.cordoned = frozenset({A})
     creation = TopicCreation(state)
@@ -350,7 +352,7 @@ def test_nothing_begins_while_a_topic_is_in_the_making(monkeypatch: pytest.Monke
     creating.join()
 
 
-def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     go_on = threading.Event()
     with in_background(go_on.wait, every_s=1.0) as errors:

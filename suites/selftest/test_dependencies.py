@@ -44,7 +44,7 @@ def test_all_that_the_code_leans_on_is_listed() -> None:
     assert [each for each in found if not is_listed(each)] == []
 
 
-def test_what_nobody_leans_on_any_more_is_not_listed() -> None:
+def test_what_no_code_needs_any_more_is_not_listed() -> None:
     """Each row is used, except those that the search does not see: of tables, compiled patterns and deviations."""
     of_tables = {"log-story", "log-moved", "log-rolled", "log-cordons", "log-isr", "log-started", "text-tools"}
     unseen = {*of_tables, "log-deleted-topic-met"}

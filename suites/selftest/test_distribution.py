@@ -175,7 +175,7 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert cache_path() == (Path("/var/cache/jbod") if os.geteuid() == 0 else tmp_path / "jbod")
 
 
-def test_a_cache_below_a_file_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_below_a_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("JBOD_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.raises(HarnessError, match="JBOD_CACHE_DIR"):

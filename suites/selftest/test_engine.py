@@ -186,7 +186,7 @@ def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
     assert len(asked) == 1
 
 
-def test_compose_is_told_nothing_by_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_takes_nothing_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables that a user exported for clusters by hand have no effect on a run, such as another image."""
     for name in ("JBOD_IMAGE", "COMPOSE_PROJECT_NAME", "DOCKER_CONTEXT", "BROKER_1_PORT"):
         monkeypatch.setenv(name, "somebody's")
@@ -248,7 +248,7 @@ def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("folder", "found"), [("/", r"[\d.]+ GiB free in /"), ("/nowhere", "/nowhere, which can't be seen from here")]
 )
-def test_the_doctor_tells_what_room_the_engine_has(address: Path, folder: str, found: str) -> None:
+def test_the_doctor_shows_what_room_the_engine_has(address: Path, folder: str, found: str) -> None:
     """The engine is a fake one; test_engine_troubles.py has a real engine with a full disk."""
     with answering(address, folder=folder):
         disk = ability.__wrapped__("container disk")

@@ -100,7 +100,7 @@ class User:
             check=False,
         )
 
-    def is_told(self, *arguments: str) -> str:
+    def error_line(self, *arguments: str) -> str:
         """The command ends with exit code 3 and this one line, and leaves nothing behind."""
         done = self.jbod(*arguments)
         output = done.stdout + done.stderr
@@ -193,20 +193,20 @@ TROUBLES = {
 }
 
 
-def told_of(trouble: object, path: Path) -> str:
+def message_about(trouble: object, path: Path) -> str:
     return next(line for each, line in TROUBLES.items() if each is trouble).replace("{path}", re.escape(str(path)))
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_an_engine_that_is_none_is_told_by_a_run(user: User, trouble: type) -> None:
+def test_an_engine_that_is_none_is_reported_by_a_run(user: User, trouble: type) -> None:
     with trouble(user.socket):
-        assert re.fullmatch(told_of(trouble, user.socket), user.is_told(*RUN))
+        assert re.fullmatch(message_about(trouble, user.socket), user.error_line(*RUN))
 
 
 @pytest.mark.parametrize("command", [UP, BUILD, NIGHT], ids=" ".join)
-def test_other_commands_tell_the_same(user: User, command: tuple[str, ...]) -> None:
+def test_other_commands_report_the_same(user: User, command: tuple[str, ...]) -> None:
     """Every command that needs the engine has this error, and a night has it before it runs anything."""
-    assert re.fullmatch(told_of(missing, user.socket), user.is_told(*command))
+    assert re.fullmatch(message_about(missing, user.socket), user.error_line(*command))
 
 
 def doctor(user: User) -> dict[str, dict[str, object]]:
@@ -227,7 +227,7 @@ def test_the_doctor_knows_it(user: User, trouble: type) -> None:
     for name in ("docker", "container image", "container disk"):
         assert not found[name]["present"]
         assert found[name]["fix"]
-        assert re.fullmatch(told_of(trouble, user.socket), str(found[name]["found"]))
+        assert re.fullmatch(message_about(trouble, user.socket), str(found[name]["found"]))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -238,7 +238,7 @@ def test_an_engine_that_may_not_be_talked_to(user: User) -> None:
     message = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
     with answering(user.socket):
         user.socket.chmod(0o600)
-        assert re.fullmatch(message, user.is_told(*RUN))
+        assert re.fullmatch(message, user.error_line(*RUN))
         assert re.fullmatch(message, str(doctor(user)["container disk"]["found"]))
 
 
@@ -262,7 +262,7 @@ def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
     message += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
     with answering(user.socket):
         for command in (RUN, UP):
-            assert re.fullmatch(message, user.is_told(*command))
+            assert re.fullmatch(message, user.error_line(*command))
         found = doctor(user)
     assert re.fullmatch(message, str(found["compose"]["found"]))
     assert found["container disk"]["found"] == "/nowhere/docker, which can't be seen from here"
@@ -277,7 +277,7 @@ def test_no_docker_command(user: User, tmp_path: Path) -> None:
                 (tmp_path / program.name).symlink_to(program)
     user.environment |= {"PATH": str(tmp_path)}
     with answering(user.socket):
-        assert user.is_told(*RUN) == "no docker command on the PATH: apt-get install docker.io (or docker-cli)"
+        assert user.error_line(*RUN) == "no docker command on the PATH: apt-get install docker.io (or docker-cli)"
 
 
 # --- an engine that goes away ---------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_an_engine_that_goes_away_at_any_question(user: User, questions: int) ->
     user.assert_nothing_left()
 
 
-def test_the_doctor_tells_of_one_that_goes_away(user: User) -> None:
+def test_the_doctor_reports_one_that_goes_away(user: User) -> None:
     with fleeting(user.socket, 5):
         found = doctor(user)
     assert "no longer answers; is dockerd running?" in str(found["container disk"]["found"])
@@ -456,4 +456,4 @@ def test_nothing_begins_on_an_engine_without_room(user: User, small_engine: OwnE
     user.environment |= {"DOCKER_HOST": small_engine.address}
     room = r"the Docker engine's disk is full \(\d+ MiB free in \S+/root\); docker system prune makes room"
     for command in (RUN, UP, NIGHT):
-        assert re.fullmatch(room, user.is_told(*command))
+        assert re.fullmatch(room, user.error_line(*command))

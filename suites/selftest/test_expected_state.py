@@ -402,7 +402,7 @@ def inject(journal: Journal, broker: int) -> None:
     journal.write("fault.injecting", fault="f", target="t", broker=broker, noticed_by=None, node="", explains=[])
 
 
-def test_nobody_was_seen_where_nobody_watches(state: StateCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_that_has_ended_is_an_error(state: StateCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the watcher has ended, that is an error: it could not have seen another leader."""
 
     def ended() -> None:
@@ -619,7 +619,7 @@ def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(state: StateCheck)
     assert state.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
 
 
-def test_a_broker_that_no_other_reaches_leads_alone_and_follows_nobody(state: StateCheck) -> None:
+def test_a_broker_that_no_other_reaches_leads_alone_and_follows_none(state: StateCheck) -> None:
     state.broker_isolated(BROKERS[2])
     assert state.expected("t") == expect(2, {2}, set(), 2, 3, 1)
     assert state.expected("u") == expect(1, {1, 3}, set(), 1, 2, 3)

@@ -68,7 +68,7 @@ def run_dir(tmp_path: Path) -> Path:
     return story.write(tmp_path)
 
 
-def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
+def test_a_story_is_in_order_of_time_by_all_sources(run_dir: Path) -> None:
     changed = {"topic": "t", "partition": 0, "isr": [1, 2], "offline_replicas": []}
     journal(
         run_dir,
@@ -163,7 +163,7 @@ def test_the_worst_records_are_of_every_kind_and_of_both_sides(run_dir: Path) ->
     assert ("p", 1) not in found
 
 
-def test_a_record_of_a_torn_transaction_is_told(tmp_path: Path) -> None:
+def test_a_record_of_a_torn_transaction_is_reported(tmp_path: Path) -> None:
     story = Story()
     for seq in range(5):
         story.send(seq, seq, transaction="p-t0", transaction_outcome="committed")
@@ -173,7 +173,7 @@ def test_a_record_of_a_torn_transaction_is_told(tmp_path: Path) -> None:
     assert list(found) == [("p", 0), ("p", 1), ("p", 2)]
 
 
-def test_what_is_not_there_is_said(run_dir: Path) -> None:
+def test_what_is_not_there_is_reported(run_dir: Path) -> None:
     with pytest.raises(UsageError, match="no record p #77"):
         explain_record(run_dir, ("p", 77), no_build)
     with pytest.raises(HarnessError, match=r"verdict\.json is missing: jbod check"):
@@ -184,7 +184,7 @@ def test_what_is_not_there_is_said(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("listeners", ["", "advertised.listeners=PLAINTEXT://127.0.0.1\n"], ids=["none", "no port"])
-def test_a_broker_of_which_no_address_is_known_is_said(run_dir: Path, listeners: str) -> None:
+def test_a_broker_of_which_no_address_is_known_is_reported(run_dir: Path, listeners: str) -> None:
     folder = run_dir / "brokers" / "1"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.properties").write_text(f"log.dirs={run_dir}\n{listeners}")

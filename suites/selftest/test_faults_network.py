@@ -132,7 +132,7 @@ def test_of_a_combined_node_it_is_broker_and_controller(fault_type: type[Cut], l
         cut(fault_type, *links, combined=True).inject()
 
 
-def test_a_node_that_does_not_run_tells_nothing() -> None:
+def test_a_node_that_does_not_run_shows_nothing() -> None:
     """A node that is down has no connections, so a cut of it proves nothing."""
     fault = cut(CutOff, "me>peer", "peer>me")
     [peer] = fault._peers
@@ -142,7 +142,7 @@ def test_a_node_that_does_not_run_tells_nothing() -> None:
         fault.inject()
 
 
-def test_who_could_not_reach_whom_before_shows_nothing() -> None:
+def test_a_node_that_could_not_be_reached_before_shows_nothing() -> None:
     fault = cut(CutOffInwards, "peer>me")
     fault.apply()
     with pytest.raises(FaultNotProven, match="broker 1 and peer could not reach each other before cut_off_inwards"):
@@ -221,7 +221,7 @@ def test_packets_are_dropped_and_get_through_again(
     fault.undo()
 
 
-def test_a_cut_that_is_not_gone_is_told(
+def test_a_cut_that_is_not_gone_is_reported(
     neighbours: tuple[Networked, Networked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If something still drops packets, the error names the nodes and lists the packet filter's rules."""

@@ -69,7 +69,7 @@ def test_a_release_with_files_of_its_own_is_taken_as_it_is(tmp_path: Path) -> No
     }
 
 
-def test_what_the_tool_refuses_is_said_in_its_words() -> None:
+def test_what_the_tool_refuses_is_reported_in_its_words() -> None:
     with pytest.raises(DistributionError, match=r"kafka-storage format of .*4\.4\.0 failed: .*9\.9-IV0"):
         format_template(build("4.4.0"), "9.9-IV0")
 

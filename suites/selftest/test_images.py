@@ -26,7 +26,7 @@ from suites.selftest.stand_in_engine import StandIn, answering
         ("toomanyrequests: You have reached your pull rate limit", None),
     ],
 )
-def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says: str | None) -> None:
+def test_why_an_image_can_not_be_fetched_is_reported(address: Path, error: str, says: str | None) -> None:
     """The engine answers with success, and has the error in a later line."""
     lines = {"status": "Pulling from x"}, {"error": error}
 

@@ -300,7 +300,7 @@ def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: d
     assert anomaly_counts(judged(in_parts(story, tmp_path))) == found
 
 
-def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> None:
+def test_a_record_that_no_producer_sent(judged: Judged, tmp_path: Path) -> None:
     """The table of produced records is empty; without a promise file, the consumed ones are phantoms."""
     story = story_of(COUNT)
     story.produced = []

@@ -287,7 +287,7 @@ def its_client_wrote_it_anew_in_another_epoch(s: Story) -> None:
 
 
 @shows("valid", resent=1)
-def its_client_wrote_it_anew_and_was_never_told(s: Story) -> None:
+def its_client_wrote_it_anew_and_got_no_ack(s: Story) -> None:
     doubled_in(s, [0, 1, 7, 0], [2, 2, 8, 0], [3, 3, 7, 2], ack=None)
 
 
@@ -460,7 +460,7 @@ def the_first_offset_is_what_counts(s: Story) -> None:
 
 
 @shows("invalid", phantom=2)
-def nobody_sent_it(s: Story) -> None:
+def no_producer_sent_it(s: Story) -> None:
     acked(s, 1)
     s.drain(0)
     s.read(1, 77, by="drain")
@@ -469,7 +469,7 @@ def nobody_sent_it(s: Story) -> None:
 
 
 @shows("invalid", phantom=1)
-def nobody_sent_it_to_that_topic(s: Story) -> None:
+def no_producer_sent_it_to_that_topic(s: Story) -> None:
     s.send(0, 0)
     s.send(1, topic="t")
     s.drain(0)
@@ -477,7 +477,7 @@ def nobody_sent_it_to_that_topic(s: Story) -> None:
 
 
 @shows("invalid", phantom=1)
-def nobody_sent_it_to_that_partition(s: Story) -> None:
+def no_producer_sent_it_to_that_partition(s: Story) -> None:
     s.send(0, 0)
     s.send(1, partition=0)
     s.drain(0)

@@ -27,7 +27,7 @@ def test_an_artifact_comes_alone_where_that_is_asked(tmp_path: Path) -> None:
     assert [jar.name for jar in tmp_path.iterdir()] == ["slf4j-reload4j-1.7.36.jar"]
 
 
-def test_without_mvn_the_command_that_brings_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mvn_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentLacks, match="apt-get install maven"):
         copy_dependencies([SMALL], tmp_path)

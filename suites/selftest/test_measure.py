@@ -110,7 +110,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
     }
 
 
-def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) -> None:
+def test_what_rots_while_its_broker_is_down_is_not_noticed(run_dir: Path) -> None:
     """A broker that is down notices no fault; that another broker sees it missing once more does not count."""
     rot = {**FAULT, "fault": "index_byte_flipped", "noticed_by": None}
     gone = [event(when, "brokers.changed", brokers=[1, 3], seen_by=1) for when in (1.5, 5.8)]
@@ -136,7 +136,7 @@ def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> No
         ({"topic": "another"}, None),
     ],
 )
-def test_whom_a_fault_hit(run_dir: Path, changes: Line, role: str | None) -> None:
+def test_the_role_of_the_broker_that_a_fault_hit(run_dir: Path, changes: Line, role: str | None) -> None:
     """The role is the broker's in the pair's topic, by the last state before the fault."""
     events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
     assert measured_as_json(events, run_dir)[0]["role"] == role
@@ -176,7 +176,9 @@ def test_a_controller_of_its_own_is_no_broker(run_dir: Path) -> None:
         (None, "Unfenced broker 2 has requested and been granted a controlled shutdown."),
     ],
 )
-def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str | None, line: str) -> None:
+def test_when_the_controller_was_notified_is_read_from_its_log(
+    run_dir: Path, noticed_by: str | None, line: str
+) -> None:
     (run_dir / "brokers" / "1" / "broker.log").write_text(f"[2026-01-01 00:00:02,700] INFO {line} (kafka)\n")
     events = [e | {"noticed_by": noticed_by} if e["kind"].startswith("fault") else e for e in EVENTS]
     [measured] = measured_as_json(events, run_dir)
@@ -322,7 +324,7 @@ def test_acks_that_never_paused_did_not_come_again(run_dir: Path) -> None:
         assert (measure["produce_gap_s"], measure["first_ack_s"]) == measured
 
 
-def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None:
+def test_independent_readers_are_distinguished_from_the_pair(run_dir: Path) -> None:
     """The reads of an independent reader, s0, count neither for the pair's gap nor for its number of reads."""
     reads = pa.concat_tables([pq.read_table(part) for part in (run_dir / "history" / "consumed").glob("*.parquet")])
     parts = {"s0": [at(3.0), at(5.0)]}
@@ -351,7 +353,7 @@ def test_enough_load_is_enough(run_dir: Path) -> None:
         (Floors(faults=2, before=1, during=1), "1 proven faults struck while a pair ran, at least 2 wanted"),
     ],
 )
-def test_too_little_load_is_said(run_dir: Path, floors: Floors, says: str) -> None:
+def test_too_little_load_is_reported(run_dir: Path, floors: Floors, says: str) -> None:
     assert any(says in sentence for sentence in shortfalls(costs(EVENTS, run_dir), floors))
 
 
@@ -369,7 +371,7 @@ def test_what_got_through_before_it_was_noticed_is_no_load_under_the_fault(run_d
     assert measured["acked_during"] == 18
 
 
-def test_a_watcher_that_is_told_late_takes_no_load_away(run_dir: Path) -> None:
+def test_a_watcher_that_notices_late_takes_no_load_away(run_dir: Path) -> None:
     """The load counts from 2.3 s, when the scenario saw the expected state, although the watcher saw it later."""
     late = [
         e | {"at": at(5.0).isoformat()} if e["kind"] == "partition.changed" and e["leader"] == 3 else e for e in EVENTS

@@ -130,7 +130,7 @@ def came_out(**verdicts: str) -> SubRun:
     return SubRun(exit_code=0, cases=tuple(case_result(id, verdict) for id, verdict in verdicts.items()))
 
 
-def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_begun_in_time_is_reported_and_has_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report names fixed cases that did not begin, and counts schedules."""
     answers: list[Answer] = [
         lambda _: came_out(a="valid", b="skipped"),
@@ -221,7 +221,7 @@ def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypa
     assert night.exit_code() == 2
 
 
-def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_no_time_to_shrink_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two schedules fail, and shrinking the first one uses up the budget."""
     clock = [0.0]
 
@@ -248,9 +248,7 @@ def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch
     assert any("ended with exit code 3" in line for line in output)
 
 
-def test_a_working_directory_with_other_modules_is_in_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_working_directory_with_other_modules_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in the working directory may have the name of one of jbod's or Python's modules."""
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "__init__.py").write_text("")
@@ -259,7 +257,7 @@ def test_a_working_directory_with_other_modules_is_in_nobodys_way(
     assert jbod_command()[1] == "-P"
 
 
-def test_a_night_that_is_told_to_end_tells_its_run(tmp_path: Path) -> None:
+def test_a_night_that_is_stopped_stops_its_run(tmp_path: Path) -> None:
     """``kill`` signals only the night, unlike Ctrl-C; the night ends its run, and waits for the run's clean-up."""
     body = """
 from harness.runner import subrun

@@ -227,7 +227,7 @@ def test_a_broker_that_starts_with_a_bad_log_dir_counts_a_replica_once_its_parti
     assert deviation_kinds(cluster) == notes
 
 
-def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
+def test_where_nothing_is_offline_the_count_shows_nothing() -> None:
     state = healthy_state()
     planted = on_build(state, "4.2.3")
     good = dict.fromkeys(METRICS.log_dir_offline, False)

@@ -109,7 +109,7 @@ def test_each_build_says_that_a_segment_of_1970_has_expired(
     assert bool(re.search(found_expired(ORDERS_0), line)) is found
 
 
-def test_consumers_that_are_sent_to_a_failed_replica_are_told_from_a_cluster_that_stands_still() -> None:
+def test_consumers_sent_to_a_failed_replica_are_distinguished_from_a_cluster_that_stands_still() -> None:
     """The known deviation matches only where records are acked, and a fresh consumer reads nothing either."""
     said = (
         "waited 60.0 s for a record of orders sent after 2026-11-26T05:41:26+00:00 to be acked and read; last seen: "
@@ -236,9 +236,7 @@ def test_what_else_is_left_is_not_excused_by_what_may_be(monkeypatch: pytest.Mon
         told.reverse()
 
 
-def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_build_is_not_mended_where_too_little_happened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a busy machine few moves end in a minute; that no log dir goes offline then shows nothing."""
     (tmp_path / "broker.log").touch()
     metrics = BrokerMetrics(

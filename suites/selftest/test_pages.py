@@ -41,7 +41,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
-def test_each_declared_deviation_is_told_of() -> None:
+def test_the_pages_name_each_declared_deviation() -> None:
     """The findings or the known bugs name each declared deviation, and no others."""
     text = FINDINGS.read_text() + (ROOT / "suites" / "KNOWN_BUGS.md").read_text()
     told = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", text))

@@ -70,14 +70,14 @@ def test_letting_go_of_one_task_leaves_the_others(server: ControlServer) -> None
     kept.close()
 
 
-def test_the_driver_is_told_when_a_task_is_gone(server: ControlServer) -> None:
+def test_the_driver_learns_when_a_task_is_gone(server: ControlServer) -> None:
     gone = threading.Event()
     _, invitation = server.open("p0", Report(), on_close=gone.set)
     DriverLink(invitation).close()
     assert gone.wait(30.0)
 
 
-def test_strangers_are_not_heard_and_hold_nobody_up(server: ControlServer) -> None:
+def test_strangers_are_not_heard_and_block_no_other(server: ControlServer) -> None:
     channel, invitation = server.open("p0", Report())
     with socket.create_connection(("127.0.0.1", invitation.port)):  # a connection that sends nothing
         stranger = DriverLink(replace(invitation, secret="guessed"))

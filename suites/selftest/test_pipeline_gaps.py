@@ -76,7 +76,7 @@ def consumed(
     return pa.Table.from_pylist(rows, CONSUMED)
 
 
-def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path: Path) -> None:
+def test_gaps_are_by_partition_and_count_acks_and_live_reads_only(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path, "produced", "p0")
     writer.write(produced("acked", 0, [0.5, 1.0, 4.0, 9.5]))
     writer.write(produced("indeterminate", 0, [2.0, 3.0]))
@@ -115,7 +115,7 @@ def test_what_holds_one_isolation_back_is_not_hidden_by_the_other(tmp_path: Path
     assert ClientTimes(tmp_path).passed("t", at(1.0), at(4.0)) == (0, 3)
 
 
-def test_readers_have_gaps_of_their_own_and_water_down_nobodys(tmp_path: Path) -> None:
+def test_readers_have_gaps_of_their_own_and_change_no_others(tmp_path: Path) -> None:
     HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [0.0, 1.0]))
     reader = HistoryWriter(tmp_path, "consumed", "any")
     for consumer, seconds in (("c0", [1.0, 9.0]), ("s0", [1.0, 5.0]), ("g0", [2.0, 3.0]), ("g1", [4.0, 8.0, 9.0])):
@@ -128,13 +128,13 @@ def test_readers_have_gaps_of_their_own_and_water_down_nobodys(tmp_path: Path) -
     assert ClientTimes(tmp_path).reader_gap_s("t", at(0.0), at(10.0), ["s1"]) == 10.0
 
 
-def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:
+def test_a_gap_of_50_ms_is_measured(tmp_path: Path) -> None:
     HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [0.00, 0.01, 0.06, 0.07]))
     (gap,) = ClientTimes(tmp_path).gaps("t", at(0.0), at(0.07))
     assert gap.produce_s == pytest.approx(0.05)
 
 
-def test_no_history_is_no_gap_to_tell(tmp_path: Path) -> None:
+def test_no_history_is_no_gap(tmp_path: Path) -> None:
     assert ClientTimes(tmp_path).worst_gap("t", at(0), at(1)) is None
 
 

@@ -73,9 +73,7 @@ def process_of(run_dir: Path, task: str) -> int:
     return int(said[1])
 
 
-def test_acks_live_reads_and_drain_tell_the_same(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
-) -> None:
+def test_acks_live_reads_and_drain_agree(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
     began_at = datetime.now(UTC)
     with workload.running(bootstrap, topic, PARTITIONS, keys=5, producers=2, rate_per_s=500) as pair:
         pair.await_progress(after=datetime.now(UTC))
@@ -275,7 +273,7 @@ def test_a_second_attempt_of_a_producer_sends_nothing(
     assert set(Counter(row["seq"] for row in stored_rows(tmp_path, "produced")).values()) == {1}
 
 
-def test_others_records_are_nobodys(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
+def test_records_of_others_are_of_no_producer(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
     stranger = Producer({"bootstrap.servers": bootstrap})
     values = [None, b"", b"\xff\x00", b"jbod other p0 0 xxxxxxxx", b"jbod selftest p9 3 x", b"hello"]
     for value in values:
@@ -291,7 +289,7 @@ def test_others_records_are_nobodys(workload: Workload, bootstrap: str, topic: s
         assert [row["crc32"] for row in read[:2]] == [None, 0]
 
 
-def test_a_log_shorter_than_said_is_not_drained_to_the_end(
+def test_a_log_shorter_than_its_end_offset_is_not_drained_to_the_end(
     workload: Workload, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     with workload.running(bootstrap, topic, PARTITIONS) as pair:

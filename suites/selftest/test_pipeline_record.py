@@ -45,7 +45,7 @@ def test_value_names_its_record_and_has_its_size(token: str, producer: str, seq:
         b"xjbod run p0 7 xxx",
     ],
 )
-def test_other_values_are_nobodys(value: bytes | None) -> None:
+def test_other_values_are_of_no_producer(value: bytes | None) -> None:
     assert name_in(value, "run") is None
     assert pc.extract_regex(pa.array([value], pa.binary()), record_format.header_pattern("run")).to_pylist() == [None]
 

@@ -14,7 +14,7 @@ from harness.spark.tasks import last_line
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*]", "local[4,2]"])
-def test_local_masters_need_nobody(master: str | None) -> None:
+def test_local_masters_need_no_other_host(master: str | None) -> None:
     check_master(master)
 
 

@@ -73,7 +73,7 @@ def test_how_far_it_is(says: object, ends: dict[int, int], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("says", [{"sources": []}, progress("7"), progress('{"other":{"0":7}}'), progress("seven")])
-def test_what_can_not_be_read_is_told(says: object, tmp_path: Path) -> None:
+def test_what_can_not_be_read_is_reported(says: object, tmp_path: Path) -> None:
     """Progress in another form than Spark's is an error, and not taken for no progress."""
     reader = stream(says, tmp_path)
     reader.stop({0: 7})

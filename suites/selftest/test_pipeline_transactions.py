@@ -114,7 +114,7 @@ def test_no_grouping_aborts_everything() -> None:
 
 
 @pytest.mark.cluster
-def test_commits_and_aborts_are_told_as_both_isolations_see_them(bench: Bench) -> None:
+def test_commits_and_aborts_are_reported_as_both_isolations_see_them(bench: Bench) -> None:
     grouping = Transactions(records=20, abort_every=3)
     with bench.running(transactional=grouping) as pair:
         pair.await_progress(after=datetime.now(UTC), records=500)

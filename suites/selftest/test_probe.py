@@ -294,7 +294,7 @@ def test_a_night_skips_what_needs_what_the_build_lacks(planted: Planted) -> None
     assert code == 0
 
 
-def test_a_lack_that_nobody_had_probed(planted: Planted) -> None:
+def test_a_lack_that_was_not_probed(planted: Planted) -> None:
     """A case that meets the lack before any fault is skipped; during a fault the case is unknown."""
     planted.plays({A: "lacks", B: "lacks-amid-fault", C: "lacks-wrapped"})
     home = planted.kafka("4.3.1")
@@ -337,12 +337,12 @@ def test_a_build_with_holes(open_folder: Path) -> None:
     out.mkdir()
     done = subprocess.run([JBOD, "probe", home, f"--json={file}"], capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr)
-    told_of = json.loads(file.read_text())
-    missing = {each["id"] for each in told_of["leans"] if each["state"] == "missing"}
+    message_about = json.loads(file.read_text())
+    missing = {each["id"] for each in message_about["leans"] if each["state"] == "missing"}
     # They ask the JVM that the tools share.
     of_the_hook = {"admin-client", "java-client", "metadata-versions", "config-names", "tiered-plugin"}
     assert missing == {"exit-hook", "tool-cluster", "mbean-BytesOutPerSec"} | of_the_hook
-    assert (done.returncode, told_of["exit_code"]) == (2, 2)
+    assert (done.returncode, message_about["exit_code"]) == (2, 2)
     for what in ("Exit$Procedure", "kafka-cluster unregister", "name=BytesOutPerSec"):
         assert what in done.stdout
 

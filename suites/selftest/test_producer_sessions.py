@@ -58,7 +58,7 @@ def sessions_in(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch)
         (dump((0, 9, 7, 0), valid="false"), []),
     ],
 )
-def test_batches_of_one_session_next_to_each_other_are_told_once(
+def test_batches_of_one_session_next_to_each_other_are_reported_once(
     lines: list[str], sessions: list[tuple[int, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sessions_in(lines, tmp_path, monkeypatch) == sessions

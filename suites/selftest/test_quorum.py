@@ -41,7 +41,7 @@ def dynamic_quorum(work_dir: Path, distribution: Distribution | None = None) -> 
 
 
 @pytest.mark.parametrize("controllers", [1, 3])
-def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Path, controllers: int) -> None:
+def test_controllers_get_the_settings_that_they_read(tmp_path: Path, controllers: int) -> None:
     """Without them the controller moves leaders 5 min after the start, and never elects an unclean leader.
 
     What ``--set`` has is theirs, too.

@@ -48,7 +48,7 @@ def test_where_nothing_was_tried_nothing_is_shown() -> None:
     some.conclude({"topics": 1})
 
 
-def test_an_expected_deviation_that_nobody_looked_for_is_not_taken_for_shown() -> None:
+def test_an_expected_deviation_that_was_not_checked_for_is_not_taken_for_shown() -> None:
     with pytest.raises(PromiseBroken, match="no longer deviates: the topics are not created"):
         evidence(*ZK, AUTOMATIC_REFUSED).conclude({})
 
@@ -58,7 +58,7 @@ def test_a_deviation_that_is_not_expected_is_a_broken_promise() -> None:
         evidence(*KRAFT, AUTOMATIC_REFUSED).deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"])
 
 
-def test_an_expected_deviation_that_no_longer_shows_is_told() -> None:
+def test_an_expected_deviation_that_no_longer_shows_is_reported() -> None:
     seen = evidence(*ZK, AUTOMATIC_REFUSED)
     seen.deviates(AUTOMATIC_REFUSED, "automatic", [])
     with pytest.raises(PromiseBroken, match="no longer deviates: the topics are not created"):
@@ -140,7 +140,7 @@ def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
             check_generated(seen, EVEN, "t", wrong)
 
 
-def test_a_build_that_proposes_as_the_kip_says_again_is_told() -> None:
+def test_a_build_that_proposes_as_the_kip_says_again_is_reported() -> None:
     """Its proposals are those of the KIP, although it is known to use KRaft's placer."""
     seen = evidence("4.3.1", Mode.KRAFT, GENERATED_IN_STRIPES)
     check_generated(seen, EVEN, "t", assign(EVEN, 6, 3))

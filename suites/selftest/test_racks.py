@@ -166,8 +166,8 @@ UNEVEN = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "c"}
         ({0: (1, 2), 1: (2, 7)}, r"partition 1 on \[2, 7\]"),
     ],
 )
-def test_what_is_not_well_formed_is_told(assignment: Assignment, says: str) -> None:
-    assert_told(promises.well_formed(EVEN, assignment, 2, 2), says)
+def test_what_is_not_well_formed_is_reported(assignment: Assignment, says: str) -> None:
+    assert_reported(promises.well_formed(EVEN, assignment, 2, 2), says)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,10 @@ def test_what_is_not_well_formed_is_told(assignment: Assignment, says: str) -> N
         (UNEVEN, (1, 2, 3, 4), "2 of 3 racks"),
     ],
 )
-def test_a_rack_that_was_left_out_is_told(racks: dict[int, str], ids: tuple[int, ...], says: str) -> None:
-    assert_told(promises.over_racks(racks, {0: (1, 4, 6)[: len(ids)], 1: ids} if racks is UNEVEN else {0: ids}), says)
+def test_a_rack_that_was_left_out_is_reported(racks: dict[int, str], ids: tuple[int, ...], says: str) -> None:
+    assert_reported(
+        promises.over_racks(racks, {0: (1, 4, 6)[: len(ids)], 1: ids} if racks is UNEVEN else {0: ids}), says
+    )
 
 
 def test_with_fewer_racks_than_replicas_any_number_above_none_will_do() -> None:
@@ -187,23 +189,23 @@ def test_with_fewer_racks_than_replicas_any_number_above_none_will_do() -> None:
     assert not list(promises.over_racks(two, {0: (1, 2, 3, 4), 1: (1, 2, 4, 5), 2: (1, 4, 5, 6)}))
 
 
-def test_a_broker_that_leads_more_is_told() -> None:
+def test_a_broker_that_leads_more_is_reported() -> None:
     good = assign(EVEN, 6, 2)
-    assert_told(promises.even_leaders(EVEN, {**good, 0: tuple(reversed(good[0]))}), "one broker leads 2, another 0")
+    assert_reported(promises.even_leaders(EVEN, {**good, 0: tuple(reversed(good[0]))}), "one broker leads 2, another 0")
     seven = assign(EVEN, 7, 2)
     assert not list(promises.even_leaders(EVEN, seven))
     by_leader = {ids[0]: partition for partition, ids in seven.items() if partition < 6}
     again = next(id for id in EVEN if id != seven[6][0])
     spoilt = {**seven, by_leader[again]: (seven[6][0], again)}
-    assert_told(promises.even_leaders(EVEN, spoilt), "one broker leads 3, another 0")
+    assert_reported(promises.even_leaders(EVEN, spoilt), "one broker leads 3, another 0")
 
 
-def test_a_broker_that_has_more_is_told_where_racks_are_even() -> None:
+def test_a_broker_that_has_more_is_reported_where_racks_are_even() -> None:
     good = assign(EVEN, 6, 2)
     partition, ids = next((p, ids) for p, ids in good.items() if ids[1] in (1, 4))
     spoilt = {**good, partition: (ids[0], 5 - ids[1])}  # the other broker of the same rack
     assert not list(promises.over_racks(EVEN, spoilt))
-    assert_told(promises.even_replicas(EVEN, spoilt), "one broker has 3, another 1")
+    assert_reported(promises.even_replicas(EVEN, spoilt), "one broker has 3, another 1")
     assert not list(promises.even_replicas(UNEVEN, assign(UNEVEN, 6, 3)))
     assert set(Counter(id for ids in assign(UNEVEN, 6, 3).values() for id in ids).values()) != {3}
 
@@ -212,8 +214,8 @@ def test_a_broker_that_has_more_is_told_where_racks_are_even() -> None:
     ("racks", "ids"),
     [(EVEN, (1, 4)), (EVEN, (1, 4, 2, 5)), (UNEVEN, (1, 2, 3, 4, 6)), ({1: "a", 2: None, 3: None}, (2, 3))],
 )
-def test_what_is_not_even_over_racks_is_told(racks: Mapping[int, str | None], ids: tuple[int, ...]) -> None:
-    assert_told(promises.over_racks_evenly(racks, {0: ids}), "not as even over the racks as they allow")
+def test_what_is_not_even_over_racks_is_reported(racks: Mapping[int, str | None], ids: tuple[int, ...]) -> None:
+    assert_reported(promises.over_racks_evenly(racks, {0: ids}), "not as even over the racks as they allow")
 
 
 def test_a_rack_that_has_no_broker_left_may_have_fewer() -> None:
@@ -221,9 +223,9 @@ def test_a_rack_that_has_no_broker_left_may_have_fewer() -> None:
 
 
 @pytest.mark.parametrize("leads", ["aabbcc", "abcacb", "abab", "aa"])
-def test_racks_that_don_t_lead_in_turn_are_told(leads: str) -> None:
+def test_racks_that_don_t_lead_in_turn_are_reported(leads: str) -> None:
     first_of = {"a": 1, "b": 2, "c": 3}
-    assert_told(promises.striped(EVEN, {p: (first_of[rack],) for p, rack in enumerate(leads)}), "not each in turn")
+    assert_reported(promises.striped(EVEN, {p: (first_of[rack],) for p, rack in enumerate(leads)}), "not each in turn")
 
 
 @pytest.mark.parametrize(
@@ -231,12 +233,12 @@ def test_racks_that_don_t_lead_in_turn_are_told(leads: str) -> None:
     [{0: (1,), 1: (2,), 2: (3,), 3: (1,)}, {0: (1, 2), 1: (2, 3), 2: (3, 1)}, dict.fromkeys(range(6), (4, 5, 6))],
     ids=str,
 )
-def test_brokers_that_don_t_come_in_turn_within_their_rack_are_told(leads: Assignment) -> None:
+def test_brokers_that_don_t_come_in_turn_within_their_rack_are_reported(leads: Assignment) -> None:
     """Each rack's lowest broker gets everything, and a new one nothing, although racks are used evenly."""
-    assert_told(promises.in_turn_within_racks(EVEN, leads), "which is not in turn")
+    assert_reported(promises.in_turn_within_racks(EVEN, leads), "which is not in turn")
 
 
-def assert_told(found: Iterable[str], says: str) -> None:
+def assert_reported(found: Iterable[str], says: str) -> None:
     sentences = list(found)
     assert any(re.search(says, sentence) for sentence in sentences), sentences
 

@@ -40,7 +40,7 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return results[CASE]
 
 
-def test_the_json_tells_what_each_fault_cost(green: Result) -> None:
+def test_the_json_has_what_each_fault_cost(green: Result) -> None:
     assert (green["id"], green["verdict"]) == (CASE, "valid")
     assert set(green["phases_s"]) == {"boot", "load", "fault", "recover", "drain", "judge", "teardown"}
     for phase, awaited_s in green["awaited_s"].items():
@@ -64,7 +64,7 @@ def test_run_json_says_what_was_run(green: Result) -> None:
     assert content["outcome"]["verdict"] == "valid"
 
 
-def test_a_worker_tells_which_deviation_a_case_has_shown(tmp_path: Path) -> None:
+def test_a_worker_reports_which_deviation_a_case_has_shown(tmp_path: Path) -> None:
     """Workers can send only plain types; any other ends the run with an internal error."""
     code, results = run(tmp_path, "kip-1066/registration", "--jobs=2")
     assert code == 0, results
@@ -301,7 +301,7 @@ def test_a_large_history_has_the_same_verdict_on_a_standalone_spark(
         assert tasks(worker) - before[worker] >= 4, "a task for each of its cores, in the first job alone"
 
 
-def test_a_broker_that_dies_at_start_is_told_with_its_last_log_lines(open_folder: Path) -> None:
+def test_a_broker_that_dies_at_start_is_reported_with_its_last_log_lines(open_folder: Path) -> None:
     environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
     argv = [str(JBOD), "cluster", "up", "--mode", "zk", "--set", "log.retention.ms=never"]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)

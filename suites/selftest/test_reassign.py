@@ -57,6 +57,6 @@ def test_a_partition_that_is_not_there_is_named(line: str) -> None:
     assert unfinished([HEAD, line, MOVED, *TAIL], [ORDERS]) == [line]
 
 
-def test_a_tool_that_says_less_than_it_should_has_not_said_that_all_is_done() -> None:
+def test_a_tool_that_prints_too_few_lines_has_not_shown_that_all_is_done() -> None:
     """A missing status line counts as unfinished."""
     assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 status lines instead of 2", REASSIGNED]

@@ -142,7 +142,7 @@ def test_a_torn_transaction_stands_where_its_first_record_was_sent_and_has_the_s
 
 
 @pytest.mark.parametrize(("count", "says"), [(1, "all"), (1234, "the first 1 of 1,234")])
-def test_how_many_of_what_the_judge_found_are_shown_is_said(tmp_path: Path, count: int, says: str) -> None:
+def test_it_is_shown_how_many_anomalies_are_left_out(tmp_path: Path, count: int, says: str) -> None:
     folder = write_torn_run_folder(tmp_path, count=count)
     CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
     page = (folder / "report" / "cases" / f"{RUN_ID}.html").read_text()
@@ -200,7 +200,7 @@ def test_of_a_log_the_lines_that_matter(folder: Path) -> None:
     ]
 
 
-def test_a_page_is_one_file_that_asks_nobody_for_anything(folder: Path, tmp_path: Path) -> None:
+def test_a_page_is_one_file_that_loads_nothing(folder: Path, tmp_path: Path) -> None:
     CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "out"), "--no-allure"])
     page = (tmp_path / "out" / "cases" / f"{RUN_ID}.html").read_text()
     assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=", page)
@@ -255,7 +255,7 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     assert index.answer.verdict == "unknown"
 
 
-def test_what_each_reader_went_without_is_told(tmp_path: Path) -> None:
+def test_what_each_reader_went_without_is_reported(tmp_path: Path) -> None:
     """The gap of a stream is shown apart from the pair's gaps."""
     folder = write_run_folder(tmp_path, faults=[COSTS | {"reader_gaps_s": {"s0": 4.5, "g0": 0.25}}])
     CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
@@ -290,7 +290,7 @@ def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> N
     assert page.count("never began") == 40
 
 
-def test_another_leader_that_never_came_is_told_from_one_that_was_not_needed(tmp_path: Path) -> None:
+def test_another_leader_that_never_came_is_distinguished_from_one_that_was_not_needed(tmp_path: Path) -> None:
     for name, lost, says in (("a", 2, "<td>never</td>"), ("b", 0, "<td>–</td>")):
         costs = COSTS | {"other_leader_s": None, "no_other_leader": lost}
         write_run_folder(tmp_path, name, case=f"kip-112/{name}[zk]", faults=[costs])
@@ -299,7 +299,7 @@ def test_another_leader_that_never_came_is_told_from_one_that_was_not_needed(tmp
         assert says in page
 
 
-def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
+def test_what_a_fault_costs_is_shown_for_each_role(tmp_path: Path) -> None:
     """The costs of a follower's log dir and of a leader's are shown apart."""
     for name, role in enumerate(("leader", "leader", "follower", None)):
         costs = COSTS | {"role": role, "produce_gap_s": float(name)}
@@ -371,7 +371,7 @@ def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str
     assert (sorted(told), beside.differs) == (sorted(compared.split()), differs)
 
 
-def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_path: Path) -> None:
+def test_runs_that_differ_with_different_seeds_alone_are_reported_and_no_more(tmp_path: Path) -> None:
     """The seed may decide which deviations show, so such a difference is no finding."""
     for name, backend in (("1", "process"), ("2", "docker")):
         with_verdict(tmp_path, "valid", name, backend=backend, seed=int(name))
@@ -493,7 +493,7 @@ def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
     assert f"jbod run schedules --kafka=4.3.1 --mode=zk --backend=process --schedule={smallest}" in page
 
 
-def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_what_did_not_run_is_reported_with_its_reason(tmp_path: Path) -> None:
     with_verdict(tmp_path, "valid", "1")
     entry = {"kip": 112, "plan": "", "mode": "zk", "kafka": "3.9.2", "backend": "process", "run_dir": None}
     skipped = entry | {"id": "kip-112/b[zk]", "verdict": "skipped", "reason": "no root", "rerun": "pytest x"}
@@ -650,7 +650,7 @@ def damage(folder: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["events.jsonl", "verdict.json", "explained.json", "part"])
-def test_what_is_damaged_is_said_and_the_page_is_made(folder: Path, what: str) -> None:
+def test_what_is_damaged_is_reported_and_the_page_is_made(folder: Path, what: str) -> None:
     damage(folder, what)
     [note] = make_timeline(read_folder(folder)).notes
     assert what.split(".")[0] in note or "p0-000000.parquet" in note
@@ -701,9 +701,7 @@ def test_a_folder_with_a_journal_and_no_run_json_is_one_line(folder: Path, tmp_p
         ("explained.json", '{"stories": [3]}'),
     ],
 )
-def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
-    folder: Path, tmp_path: Path, name: str, content: str
-) -> None:
+def test_one_damaged_folder_does_not_hide_others(folder: Path, tmp_path: Path, name: str, content: str) -> None:
     write_run_folder(tmp_path, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
     (folder / name).write_text(content)
     done = CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
@@ -732,7 +730,7 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
         ),
     ],
 )
-def test_what_is_no_result_is_named_and_keeps_nobody_from_being_told_of(
+def test_what_is_no_result_is_named_and_hides_no_other(
     folder: Path, tmp_path: Path, name: str, content: str, says: str
 ) -> None:
     (tmp_path / "2").mkdir()
@@ -760,7 +758,7 @@ def test_a_report_that_cannot_be_written_is_one_line(folder: Path, tmp_path: Pat
         ("v22.1.0", "npm: not on the PATH"),
     ],
 )
-def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
+def test_without_node_the_lack_is_named_and_the_pages_are_made(
     folder: Path, tmp_path: Path, version: str | None, lacks: str
 ) -> None:
     node = tmp_path / "bin" / "node"

@@ -284,7 +284,7 @@ def shown(window: Browser, *texts: str) -> None:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_registry_it_is_said_what_is_missing_and_the_pages_are_made(
+def test_without_a_registry_the_lack_is_named_and_the_pages_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run_folder(tmp_path)

@@ -98,7 +98,7 @@ def test_by_keyboard_to_a_fault_an_anomaly_and_its_story(case: Browser) -> None:
     assert "anomaly" in case.run("return document.activeElement.className")
 
 
-def test_the_stories_of_a_torn_transaction_are_told_together(window: Browser, tmp_path: Path) -> None:
+def test_the_stories_of_a_torn_transaction_are_together(window: Browser, tmp_path: Path) -> None:
     folder = write_torn_run_folder(tmp_path)
     CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
     window.resize(1200, 900)
@@ -169,7 +169,7 @@ def test_a_command_copies_itself(case: Browser) -> None:
     assert word == "copied" or selected == command
 
 
-def test_states_are_told_as_text_and_the_cursor_moves_by_key(case: Browser) -> None:
+def test_states_are_text_and_the_cursor_moves_by_key(case: Browser) -> None:
     """The states are not only in titles, which need a mouse."""
     shown = "return [...document.querySelectorAll('#happenings tr')].filter(r => !r.hidden).map(r => r.textContent)"
     choose = "const l = document.getElementById('levels'); l.value = '{}'; l.dispatchEvent(new Event('change'))"

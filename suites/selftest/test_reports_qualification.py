@@ -170,7 +170,7 @@ def test_what_a_case_comes_to(tmp_path: Path, ours: str, theirs: str, change: st
     assert found.answer.verdict == verdict
 
 
-def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
+def test_the_json_distinguishes_backends(tmp_path: Path) -> None:
     """A case that fails in containers is reported, although it is valid as processes."""
     lay_down(tmp_path / "ours", "valid")
     broken = {"verdict": "invalid", "reason": "because"}
@@ -194,7 +194,7 @@ def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_only_what_the_baseline_was_seen_to_keep_is_said_to_be_kept(
+def test_only_what_the_baseline_was_seen_to_keep_counts_as_kept(
     tmp_path: Path, theirs: dict[str, str], where: str
 ) -> None:
     for case in "ab":
@@ -219,7 +219,7 @@ def test_only_what_the_baseline_was_seen_to_keep_is_said_to_be_kept(
         ("skipped", 5),
     ],
 )
-def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, code: int) -> None:
+def test_exit_codes_show_what_the_harness_failed_in(tmp_path: Path, ours: str, code: int) -> None:
     assert compared(tmp_path, ours, "valid").exit_code == code
 
 
@@ -227,7 +227,7 @@ def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, c
     ("theirs", "shows_nothing"),
     [("", True), ("error", True), ("unknown error", True), ("valid", False), ("error invalid", False)],
 )
-def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
+def test_a_baseline_that_shows_nothing_is_reported(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
     """The report says that a baseline without results allows no comparison."""
     missing = [("the baseline has no result to compare with", ["kip-112/a[zk]"])]
     found = compared(tmp_path, "valid", theirs)
@@ -366,7 +366,7 @@ def test_a_slower_candidate_is_named_and_not_called_broken(tmp_path: Path) -> No
     assert found.answer.verdict == "valid"
 
 
-def test_a_difference_that_matters_to_nobody_is_not_named(tmp_path: Path) -> None:
+def test_a_difference_without_an_effect_is_not_named(tmp_path: Path) -> None:
     assert compared(tmp_path, "valid " * 5, "valid " * 5, factor=1.15).differing == []
 
 

@@ -47,7 +47,7 @@ def test_one_that_names_nothing_is_an_error_even_beside_one_that_does(selector: 
         chosen("kip-112", selector)
 
 
-def test_a_near_miss_is_told() -> None:
+def test_a_near_miss_is_reported() -> None:
     with pytest.raises(UsageError, match=r"did you mean 'kip-112/leader-at-runtime'\?"):
         chosen("kip-112/leader-at-runtim")
 

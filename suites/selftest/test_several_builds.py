@@ -87,7 +87,7 @@ def junit(planted: Planted) -> Path:
     return planted.runs_dir.parent / "junit.xml"
 
 
-def test_a_build_on_which_nothing_ran_is_told(planted: Planted, own: OwnMaven) -> None:
+def test_a_build_on_which_nothing_ran_is_reported(planted: Planted, own: OwnMaven) -> None:
     own.has("90.0.0", "3.9.90")
     code, output = planted.jbod("run", ZK, "--backend=planted", "--kafka=90.0.0,3.9.90", "--json=out.json")
     assert code == 5
@@ -109,7 +109,7 @@ def test_a_build_on_which_nothing_ran_is_told(planted: Planted, own: OwnMaven) -
         (["--kafka-tarball="], "--kafka-tarball is empty"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_first_build_runs(
+def test_what_is_wrong_is_reported_before_the_first_build_runs(
     planted: Planted, own: OwnMaven, arguments: list[str], says: str
 ) -> None:
     own.has("90.0.0", "3.9.90")

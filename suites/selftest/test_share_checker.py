@@ -206,7 +206,7 @@ def test_the_next_leader_need_not_know_a_release_that_was_not_confirmed(told: To
     assert told.kinds() == []
 
 
-def test_the_next_leader_counts_no_delivery_that_nobody_saw(told: Told) -> None:
+def test_the_next_leader_counts_no_delivery_that_no_member_saw(told: Told) -> None:
     told.delivered(1)
     told.answered(told.delivered(3, to="b", epoch=1), "ACCEPT")
     assert told.kinds() == ["wrong count"]

@@ -80,7 +80,7 @@ def test_the_first_difference_is_where_it_is(one: list[bytes], other: list[bytes
     assert InMemory(*one).first_difference(InMemory(*other), skip) == whole
 
 
-def test_what_is_appended_meanwhile_is_not_seen_and_what_is_cut_off_is_said(tmp_path: Path) -> None:
+def test_what_is_appended_meanwhile_is_not_seen_and_what_is_cut_off_is_reported(tmp_path: Path) -> None:
     log = stored(tmp_path, b"abcd")
     [file] = tmp_path.iterdir()
     file.write_bytes(b"abcdef")

@@ -27,5 +27,5 @@ LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed
         ("", "", "it printed nothing"),
     ],
 )
-def test_the_reason_is_what_is_said_of_it(printed: str, logged: str, why: str) -> None:
+def test_the_reason_is_the_error_that_a_tool_printed_or_logged(printed: str, logged: str, why: str) -> None:
     assert reason(io.StringIO(printed), logged) == why

@@ -116,7 +116,7 @@ def test_one_that_hangs_is_ended(build: Distribution, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-def test_a_jvm_that_has_died_is_said_and_replaced(build: Distribution, lone_broker: Cluster) -> None:
+def test_a_jvm_that_has_died_is_reported_and_replaced(build: Distribution, lone_broker: Cluster) -> None:
     question = ("--bootstrap-server", lone_broker.bootstrap, "--list")
     said = tool_lines(build, Tool.TOPICS, *question)
     died = jvm_of(build)
@@ -137,7 +137,7 @@ def test_a_jvm_that_does_not_start_says_why_and_is_not_left(
     assert not tools_jvm._standing
 
 
-def test_a_build_without_kafka_in_it_is_said(build: Distribution) -> None:
+def test_a_build_without_kafka_in_it_is_reported(build: Distribution) -> None:
     with pytest.raises(BuildLacks, match=r"has no topics tool: its jars have no class TopicCommand"):
         tool_lines(replace(build, class_path=build.class_path[:1]), Tool.TOPICS, "--list")
     assert not tools_jvm._standing

@@ -59,7 +59,7 @@ def test_modes_are_those_with_jbod(version: str, modes: tuple[Mode, ...]) -> Non
         ("1.1.1", 17, True),
     ],
 )
-def test_a_build_that_does_not_run_on_this_java_is_said_to(version: str, java: int, runs: bool) -> None:
+def test_a_build_that_does_not_run_on_this_java_is_refused(version: str, java: int, runs: bool) -> None:
     if runs:
         V(version).check_java(java)
     else:
