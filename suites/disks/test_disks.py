@@ -58,7 +58,7 @@ MAY_END = "The controller has asked us to exit controlled shutdown"
 )
 @each_role
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A broker loses power and what it had not synced: it fetches that again, and as the leader has every record.
+    """A broker loses power, and records that it had not synced: it fetches them again, and leads with every record.
 
     It has several segments by then. It syncs each when it begins the next one, and trusts it after the cut. It trusts
     the segment's indexes, too, and finds the first record by its time.

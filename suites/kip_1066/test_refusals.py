@@ -265,7 +265,7 @@ def answer_to_move(partition: Partition, log_dir: LogDir) -> str:
     overrides=SMALL_FETCHES,
 )
 def test_move_cancelled(cluster: Cluster) -> None:
-    """A move away from a cordoned log dir is cancelled: the replica stays there, since nothing is placed."""
+    """A move away from a cordoned log dir is cancelled: the replica stays there, since a cancel places no replica."""
     orders = cluster.create_topic("orders", replicas=2)
     write_untracked_records(orders, 800, size=1000)
     state = StateCheck(cluster, orders)
@@ -298,7 +298,7 @@ def test_move_cancelled(cluster: Cluster) -> None:
     overrides=SMALL_FETCHES,
 )
 def test_reassignment_cancelled(cluster: Cluster) -> None:
-    """A reassignment away from a wholly cordoned broker is cancelled: the replica stays, since nothing is placed."""
+    """A reassignment away from a wholly cordoned broker is cancelled: the replica stays, as no new one is placed."""
     orders = cluster.create_topic("orders", replicas=2)
     write_untracked_records(orders, 800, size=1000)
     state = StateCheck(cluster, orders)

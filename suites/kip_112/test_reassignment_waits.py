@@ -34,7 +34,7 @@ RECORDS = 100
     judged=False,
 )
 def test_reassigned_beside_lagging(cluster: Cluster) -> None:
-    """A replica hangs that reassignments add or keep: they wait for it, and a cancel never costs a record.
+    """Reassignments add or keep a replica that hangs: they wait for it, and a cancel never costs a record.
 
     One is cancelled while its old replica is in the ISR. Another one is not cancelled once its old replica is dead.
     """

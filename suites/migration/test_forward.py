@@ -114,7 +114,7 @@ def test_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
     floors=Floors(faults=8),
 )
 def test_to_kraft(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A KRaft broker's log dir fails, and the broker serves on; another broker's fails in migration mode, and ends it.
+    """A KRaft broker's log dir fails, and the broker serves on. One of a broker in migration mode fails, and ends it.
 
     Another broker leads each time, and nothing is lost or duplicated.
     """

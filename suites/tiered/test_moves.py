@@ -57,7 +57,7 @@ SLOW = 1000
 @tiered_scenario("tiered/moved", kip=113, plan="a tiered replica moves between log dirs (KIP-405)", floors=NO_FAULT)
 @each_role
 def test_moved(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A tiered replica moves to another log dir: local retention goes on there, and as the leader it tiers on.
+    """A tiered replica moves to another log dir: local retention goes on there, and as the leader it goes on tiering.
 
     The move copies local records only. What is only remote stays readable.
     """

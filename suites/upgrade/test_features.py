@@ -43,7 +43,7 @@ DOWNGRADE_REFUSED = r"Refusing to perform the requested downgrade because it mig
     floors=Floors(faults=4),
 )
 def test_features(cluster: Cluster, workload: CaseWorkload, build_under_test: Distribution) -> None:
-    """All nodes are upgraded, and then the features while a log dir has failed, which then comes back: nothing is lost.
+    """All nodes are upgraded, then the features while a log dir has failed. It comes back: nothing is lost.
 
     Until then the old features are in force. A downgrade of metadata.version succeeds or is refused, as documented.
     """
