@@ -57,26 +57,26 @@ def test_all_in_turn(cluster: Cluster) -> None:
     log = created_with_records(cluster)
     last, (first, second) = leader_of(log), log.followers()
     with ExitStack() as on_first, ExitStack() as on_second, ExitStack() as on_last:
-        fail(log, first, on_first)
+        fail_log_dir(log, first, on_first)
         await_isr(log, last, second)
         check_eligible(log, leader=last, isr=(last, second), eligible=(), via=first)
         write_more(log)
-        fail(log, second, on_second)
+        fail_log_dir(log, second, on_second)
         await_isr(log, last)
         check_eligible(log, leader=last, isr=(last,), eligible=(second,), via=first)
         check_refused(lambda: last.admin.produce(log.topic, log.index, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
-        fail(log, last, on_last)
+        fail_log_dir(log, last, on_last)
         check_eligible(log, leader=None, isr=(), eligible=(last, second), via=first)
         last.restart()
         check_eligible(log, leader=None, isr=(), eligible=(second,), via=first)
-        heal(second, on_second)
+        heal_and_restart(second, on_second)
         check_does_not_lead(log, second)
         check_eligible(log, leader=None, isr=(), eligible=(), via=first)
-        heal(last, on_last)
+        heal_and_restart(last, on_last)
         check_leads(log, last)
         await_isr(log, last, second)
         check_eligible(log, leader=last, isr=(last, second), eligible=(), via=first)
-        heal(first, on_first)
+        heal_and_restart(first, on_first)
     check_complete_again(log)
 
 
@@ -97,13 +97,13 @@ def test_stopped_leads(cluster: Cluster) -> None:
     last, (first, second) = leader_of(log), log.followers()
     with ExitStack() as on_first, ExitStack() as on_last:
         one_stopped_others_failed(log, first, on_first, second, on_last)
-        heal(first, on_first)
+        heal_and_restart(first, on_first)
         check_does_not_lead(log, first)
         second.start()
         check_leads(log, second)
         await_isr(log, second, first)
         check_eligible(log, leader=second, isr=(second, first), eligible=(), via=first)
-        heal(last, on_last)
+        heal_and_restart(last, on_last)
     check_complete_again(log)
 
 
@@ -131,7 +131,7 @@ def test_emptied_last(cluster: Cluster) -> None:
         check_eligible(log, leader=None, isr=(), eligible=(second,), via=first)
         second.start()
         check_leads(log, second)
-        heal(first, on_first)
+        heal_and_restart(first, on_first)
     check_complete_again(log)
 
 
@@ -143,12 +143,12 @@ def one_stopped_others_failed(
     The first one lacks records that the others have.
     """
     last = leader_of(log)
-    fail(log, first, on_first)
+    fail_log_dir(log, first, on_first)
     await_isr(log, last, second)
     write_more(log)
     second.stop()
     await_isr(log, last)
-    fail(log, last, on_last)
+    fail_log_dir(log, last, on_last)
     check_eligible(log, leader=None, isr=(), eligible=(last, second), via=first)
 
 
@@ -162,12 +162,12 @@ def write_more(log: Partition) -> None:
     write_untracked_records(log.cluster.topics[log.topic], BEFORE)
 
 
-def fail(log: Partition, broker: Broker, until: ExitStack) -> None:
+def fail_log_dir(log: Partition, broker: Broker, until: ExitStack) -> None:
     """The log dir of the partition's replica on this broker fails, until the stack is closed."""
     check_noticed(until.enter_context(injected(Chmod000(log.log_dir_on(broker)))))
 
 
-def heal(broker: Broker, until: ExitStack) -> None:
+def heal_and_restart(broker: Broker, until: ExitStack) -> None:
     """Undo the fault, and restart the broker with a clean shutdown."""
     until.close()
     broker.restart()

@@ -71,7 +71,7 @@ def test_moved_before_throttle(cluster: Cluster) -> None:
         begin_move(orders[0], there)
         mover.stop()
         with injected(Held(cluster, mover, "configs-applied", by=mover.start)):
-            swapped = comes_to_be((there.path / "orders-0").is_dir)
+            swapped = happens_in_time((there.path / "orders-0").is_dir)
         seen = f"{there} has the replica before {mover} has applied its configuration: {swapped}"
         observe(MOVED_BEFORE_THROTTLE, cluster, deviates=swapped, seen=seen)
         cluster.await_healthy()
@@ -205,8 +205,8 @@ def test_killed_after_move(cluster: Cluster) -> None:
     await_moved(orders[0], there)
 
 
-def comes(hold: Hold) -> bool:
-    """Whether a thread comes to be held in time."""
+def is_held_in_time(hold: Hold) -> bool:
+    """Whether the hold gets a thread within :data:`QUEUED_S`."""
     try:
         hold.await_thread(QUEUED_S)
     except AwaitTimeout:
@@ -229,7 +229,7 @@ def old_log_dir_assigned(partition: Partition, there: LogDir) -> Iterator[Held |
         held.callback(answered.undo)
         before_swap.begin()
         answered.inject()
-        if not comes(before_swap):
+        if not is_held_in_time(before_swap):
             yield None
             return
         answered.undo()
@@ -389,8 +389,8 @@ def await_deleted(log_dir: LogDir) -> None:
     )
 
 
-def comes_to_be(look: Callable[[], bool]) -> bool:
-    """Whether it comes to be within :data:`SWAPPED_S`."""
+def happens_in_time(look: Callable[[], bool]) -> bool:
+    """Whether ``look`` becomes true within :data:`SWAPPED_S`."""
     try:
         await_until(look, timeout_s=SWAPPED_S, what="the swap", poll_s=0.02)
     except AwaitTimeout:

@@ -27,7 +27,7 @@ from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
 from suites.followers_behind import SHRUNK
 from suites.leadership import await_end, await_offline, await_out_of_sync, lead
 from suites.observing import observe
-from suites.races.test_moves import comes_to_be
+from suites.races.test_moves import happens_in_time
 from suites.scenario import scenario
 from suites.steps import await_checkpoints, await_moved, await_no_reassignment, write_untracked_records
 
@@ -176,7 +176,9 @@ def test_swapped_before_high_watermark(cluster: Cluster) -> None:
         )
         with injected(rises):
             moving = apart.submit(orders[0].move_to, there)
-            comes_to_be((there.path / "orders-0").is_dir)  # builds without the bug wait for the thread, also to answer
+            happens_in_time(
+                (there.path / "orders-0").is_dir
+            )  # builds without the bug wait for the thread, also to answer
         await_end(leader, COMMITTED + 1, failure=PromiseBroken)  # before the producer sends the record again
         written[0].result()
         with suppress(NoAnswer):  # the answer waited for the hold, too

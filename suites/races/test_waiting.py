@@ -49,13 +49,13 @@ def test_failed_before_ack(cluster: Cluster) -> None:
         asked: list[Future[int]] = []
 
         with (
-            fails_before_fetch(orders, by=lambda: asked.append(ask(leader, apart))),
+            fails_before_fetch(orders, by=lambda: asked.append(send_record(leader, apart))),
             promised(cluster, unless=WAITING_REQUEST_UNANSWERED, seen="REQUEST_TIMED_OUT$"),
         ):
             check_error(asked[0])
 
 
-def ask(leader: Broker, apart: Executor) -> Future[int]:
+def send_record(leader: Broker, apart: Executor) -> Future[int]:
     """Send a record to the leader, which must wait for its follower."""
     client = Admin(leader.new_connection())
     return apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S)
@@ -91,7 +91,7 @@ def test_led_by_another_before_ack(cluster: Cluster) -> None:
             follower,
             "follower-fetches",
             of_thread=f"ReplicaFetcherThread-0-{leader.id}",
-            by=lambda: asked.append(ask(leader, apart)),
+            by=lambda: asked.append(send_record(leader, apart)),
         )
         with injected(behind):
             await_waiting(leader)
