@@ -62,8 +62,9 @@ def bench(
     """Measure the harness, and compare each figure with its goal.
 
     suite: kafkatest-parity, and the harness's own share of its cases. pair: the pair's throughput against Kafka's
-    verifiable clients. starts: the start of containers against that of processes. judge: all kinds against DuckDB with
-    three. all-suites: all suites that say something about a release.
+    verifiable clients. starts: the start of containers against that of processes. holds: the start and the CPU of a
+    cluster with points at which threads can be held, against one without. judge: all kinds against DuckDB with three.
+    all-suites: all suites that say something about a release.
 
     A missed goal does not change the exit code. Exit code 2: something could not be measured.
     """
