@@ -31,7 +31,7 @@ class _BrokerGone(BrokerEnded):
         """The process is not in the process table, and its port refuses connections."""
         if self.broker.is_alive:
             return None
-        port = int(self.broker.bootstrap.rpartition(":")[2])
+        port = self.broker.port
         with socket.socket() as probe:
             probe.settimeout(1.0)
             if probe.connect_ex((HOST, port)) == 0:

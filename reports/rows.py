@@ -186,7 +186,9 @@ def _id(folder: RunFolder) -> str:
     Random schedules get new numbers in each run, so their names come from their content.
     """
     run = folder.run
-    unusual = "".join(f" {option}" for option in arguments_of(options_of(run.profile, run.settings)))
+    unusual = "".join(
+        f" {option}" for option in arguments_of(options_of(run.profile, run.settings, run.listener_security))
+    )
     if run.schedule is None:
         return run.case + unusual
     content = json.dumps(run.schedule, sort_keys=True)

@@ -14,6 +14,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.session_loss import lost_session
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
+from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch, alter_partition, heartbeat, register_broker
 from suites.controllers import quorum_of
 from suites.observations import directories
@@ -54,20 +55,20 @@ def check_one_process(cluster: Cluster, broker: Broker) -> None:
 
     :raises Inconclusive: the broker has lost its session since then, on a busy machine
     """
-    address = _controller(cluster)
-    error = register_broker(address, broker.id, quorum_of(cluster).cluster_id, [uuid.uuid4(), uuid.uuid4()])
+    controller = _controller(cluster)
+    error = register_broker(controller, broker.id, quorum_of(cluster).cluster_id, [uuid.uuid4(), uuid.uuid4()])
     second = f"the registration of a second process with the id of {broker}"
     wanted = "DUPLICATE_BROKER_REGISTRATION"
     if error != wanted and (lost := lost_session(cluster, but=(), since=broker.started_at)):
         raise lost.blamed(f"the controller answered {error} to {second}, instead of {wanted}")
     _check(cluster, second, error, wanted)
     [*_, earlier, latest] = directories(cluster).epochs[broker.id]
-    error = heartbeat(address, BrokerEpoch(id=broker.id, epoch=earlier), metadata_offset=latest)
+    error = heartbeat(controller, BrokerEpoch(id=broker.id, epoch=earlier), metadata_offset=latest)
     _check(cluster, f"a heartbeat of {broker} with its earlier epoch", error, "STALE_BROKER_EPOCH")
 
 
-def _controller(cluster: Cluster) -> tuple[str, int]:
-    return quorum_of(cluster).controller_address(cluster.active_controller())
+def _controller(cluster: Cluster) -> Connection:
+    return quorum_of(cluster).controller_connection(cluster.active_controller())
 
 
 def _check(cluster: Cluster, what: str, error: str | None, wanted: str) -> None:

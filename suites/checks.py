@@ -423,7 +423,7 @@ def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     def note(error: KafkaError | None, _message: Message) -> None:
         outcomes.append(error)
 
-    client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
+    client = Producer({**leader.bootstrap.librdkafka, "acks": "all", "retries": 0})
     client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
     client.flush(timeouts.PROGRESS_S)
     if not outcomes:

@@ -34,6 +34,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ClusterState, PartitionState
+from harness.kafka.security import Bootstrap
 from harness.kafka.tool_answers import DescribedPartition, Key
 from harness.kafka.versions import Mode
 
@@ -472,9 +473,9 @@ class ExpectedState:
             else:
                 yield broker, answer
 
-    def bootstrap(self) -> str:
-        """The addresses of the brokers that should run."""
-        return ",".join(broker.bootstrap for broker in self.live_brokers())
+    def bootstrap(self) -> Bootstrap:
+        """The brokers that should run."""
+        return self.cluster.bootstrap_of(self.live_brokers())
 
     def replicas_in(self, log_dir: LogDir) -> set[Key]:
         """The replicas that should be in a log dir."""

@@ -76,7 +76,7 @@ def elect_all_preferred(cluster: Cluster) -> None:
 
 def _elect(cluster: Cluster, election: ElectionType, partitions: list[TopicPartition] | None) -> list[str | None]:
     """The controller's error for each partition of its answer, None for one with a new leader."""
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    client = AdminClient({**cluster.bootstrap.librdkafka})
     try:
         # Its request_timeout cannot be given: confluent-kafka 2.16 raises SystemError for it.
         refusals = client.elect_leaders(election, partitions).result(timeouts.REQUEST_S).values()

@@ -630,7 +630,7 @@ def write_untracked_records(
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
     most = max(1_000_000, 2 * size)
-    client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384, "message.max.bytes": most})
+    client = Producer({**bootstrap.librdkafka, "acks": acks, "batch.size": 16384, "message.max.bytes": most})
     timestamp_ms = round((now().timestamp() - age_s) * 1000)
     own_part, refused = OwnPart(topic.cluster, "take records", needs_all=False), Counter[str]()
 

@@ -35,7 +35,7 @@ class UntrackedProducer:
         self._open = False
         self._client = Producer(
             {
-                "bootstrap.servers": topic.cluster.bootstrap,
+                **topic.cluster.bootstrap.librdkafka,
                 "transactional.id": transactional_id or f"{topic}-{name}",
                 "transaction.timeout.ms": timeout_ms,
                 "batch.size": 16384,
@@ -84,7 +84,7 @@ class UntrackedProducer:
 
     def send_offset(self, group: str, partition: Partition, offset: int) -> None:
         """Commit an offset of a consumer group within the open transaction."""
-        consumer = Consumer({"bootstrap.servers": self._topic.cluster.bootstrap, "group.id": group, "log_level": 0})
+        consumer = Consumer({**self._topic.cluster.bootstrap.librdkafka, "group.id": group, "log_level": 0})
         try:
             with self._promised():
                 self._client.send_offsets_to_transaction(
@@ -167,7 +167,7 @@ def _check_read(
     """
     client = Consumer(
         {
-            "bootstrap.servers": topic.cluster.bootstrap,
+            **topic.cluster.bootstrap.librdkafka,
             "group.id": f"{topic}-{isolation}",
             "isolation.level": isolation,
             "enable.auto.commit": False,

@@ -68,7 +68,7 @@ def compare(cluster: Cluster, spark: SparkHandle, run_dir: Path, records: int, n
 
 def verifiable_clients(cluster: Cluster, topic: Topic, records: int) -> float:
     """Records a second with Kafka's clients, by the times in the lines that they print."""
-    connect = ("--bootstrap-server", cluster.bootstrap, "--topic", topic.name, "--max-messages", str(records))
+    connect = ("--bootstrap-server", str(cluster.bootstrap), "--topic", topic.name, "--max-messages", str(records))
     with ExitStack() as stack:
         consumer = stack.enter_context(_running(cluster, Tool.VERIFIABLE_CONSUMER, *connect, "--group-id", topic.name))
         await_until(

@@ -12,6 +12,7 @@ from harness.errors import EXIT_VALID, HarnessError, UsageError
 from harness.host import undo
 from harness.host.marked_processes import marked_processes
 from harness.host.volume import VolumeKind
+from harness.kafka.security import ListenerSecurity
 
 
 @click.group()
@@ -31,6 +32,13 @@ def cluster() -> None:
 @click.option(
     "--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="Give each log dir a file system of its own (root)."
 )
+@click.option(
+    "--listener-security",
+    default=ListenerSecurity.PLAINTEXT.value,
+    show_default=True,
+    type=click.Choice([each.value for each in ListenerSecurity]),
+    help="What protects all listeners; sasl_tls also has users and ACLs.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting; may be repeated.")
 def up(
     brokers: int,
@@ -39,6 +47,7 @@ def up(
     backend: str,
     racks: str | None,
     volumes: VolumeKind | None,
+    listener_security: str,
     overrides: tuple[str, ...],
     **options: str | None,
 ) -> int:
@@ -46,13 +55,15 @@ def up(
     import secrets
 
     from harness.cluster.cluster import boot
-    from harness.cluster.nodes.backends import backend_kind
+    from harness.cluster.nodes.backends import SECURED_LISTENERS, backend_kind
     from harness.cluster.spec import ClusterSpec
     from harness.journal import Journal
     from harness.kafka.builds import BuildOptions, Builds
     from harness.runner.case_cluster import how_to_reach
 
     kind = backend_kind(backend)
+    if listener_security != ListenerSecurity.PLAINTEXT and (lack := kind.lacking(SECURED_LISTENERS)):
+        raise UsageError(f"--listener-security {listener_security}: {lack.found} ({lack.fix})")
     pairs = [pair.partition("=") for pair in overrides]
     if bad := [pair[0] for pair in pairs if not pair[1]]:
         raise UsageError(f"--set {bad[0]}: not KEY=VALUE")
@@ -67,6 +78,7 @@ def up(
             racks=tuple(rack or None for rack in racks.split(",")) if racks else (),
             volumes=volumes,
             backend=backend,
+            listener_security=ListenerSecurity(listener_security),
             overrides={key: value for key, _, value in pairs},
         )
     except ValueError as error:

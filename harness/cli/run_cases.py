@@ -196,7 +196,8 @@ def shrink(run_dir: Path, jobs: JobsOption) -> int:
     if not run.schedule:
         raise UsageError(f"{run_dir} has no schedule to shrink: only runs of random schedules have one")
     build = BuildOptions.of(run.kafka, run.mode)
-    again = arguments_of({**vars(build), "backend": run.backend, **options_of(run.profile, run.settings)})
+    unusual = options_of(run.profile, run.settings, run.listener_security)
+    again = arguments_of({**vars(build), "backend": run.backend, **unusual})
     say_other_build(run, build)
     shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
     if shrunk.file is None:

@@ -45,7 +45,7 @@ def case_again(run: RunRecord, run_dir: Path) -> tuple[str, dict[str, GivenOptio
     from harness.runner.set_option import options_of
 
     options: dict[str, GivenOption] = {"backend": run.backend, "seed": str(run.seed)}
-    options |= vars(BuildOptions.of(run.kafka, run.mode)) | options_of(run.profile, run.settings)
+    options |= vars(BuildOptions.of(run.kafka, run.mode)) | options_of(run.profile, run.settings, run.listener_security)
     selector = selector_of(run.case, run.file)
     if run.schedule:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0

@@ -19,6 +19,7 @@ from harness.kafka.connection import Connection
 from harness.kafka.distribution import Distribution
 from harness.kafka.mbeans import MBeans
 from harness.kafka.metadata import ClusterState, LogDirState, ReplicaInDir
+from harness.kafka.security import PLAINTEXT, Bootstrap, ClientSecurity
 from harness.waiting import await_until, let_pass
 
 _MARKER_CONFIG = "jbod.configured"
@@ -36,6 +37,8 @@ def config_change_pattern(broker: int) -> str:
 class Broker:
     """A broker of the cluster under test.
 
+    :ivar port: the port for the harness and clients
+    :ivar bootstrap: this broker alone, for clients of the harness's own user
     :ivar mbeans: None if the spec has ``mbeans=False``
     :ivar started_at: when its process was last started
     """
@@ -51,13 +54,15 @@ class Broker:
         journal: Journal,
         undo_log: UndoLog,
         registration_ttl_s: float,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self.id = id
         self.journal = journal
         self.undo_log = undo_log
         self.node = node
         self.mbeans = mbeans
-        self.bootstrap = f"{HOST}:{port}"
+        self.port = port
+        self.bootstrap = Bootstrap(addresses=f"{HOST}:{port}", security=security)
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
@@ -67,9 +72,14 @@ class Broker:
         self._had: dict[str, dict[str, int]] = {}
         self.admin = Admin(self.new_connection())
 
-    def new_connection(self, timeout_s: float = timeouts.REQUEST_S) -> Connection:
-        """Another connection than that of :attr:`admin`: a connection waits for each answer before the next request."""
-        return Connection(HOST, int(self.bootstrap.rpartition(":")[2]), timeout_s)
+    def new_connection(
+        self, timeout_s: float = timeouts.REQUEST_S, security: ClientSecurity | None = None
+    ) -> Connection:
+        """Another connection than that of :attr:`admin`: a connection waits for each answer before the next request.
+
+        :param security: that of another user; None: the harness's own
+        """
+        return Connection(HOST, self.port, timeout_s, security or self.bootstrap.security)
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
 

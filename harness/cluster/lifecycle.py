@@ -6,7 +6,7 @@ All nodes start at the same time and find each other. Kafka's protocol shows, fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,20 +18,23 @@ from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.dynamic import DynamicQuorum
-from harness.cluster.quorum.format_template import format_template
+from harness.cluster.quorum.format_template import FormatTemplate, format_template, template_with_users
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.security import ACLS, ClusterSecurity
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.watcher import MBeanWatcher, Watcher
 from harness.errors import EngineGone, HarnessError
 from harness.host.cache import cache_dir
 from harness.host.volume import Volume, make_volumes, sync
 from harness.journal import Journal
+from harness.kafka.admin import Acl
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import Distribution, jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options
 from harness.kafka.points import HOLDS_OPTION
+from harness.kafka.security import Bootstrap, ListenerSecurity
 from harness.kafka.tiered_storage import local_tiered_storage, tiered_settings
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Mode, Tool
@@ -50,6 +53,7 @@ class ClusterLifecycle:
         self._context = context
         self.spec = context.spec
         self.journal, self.undo_log = context.journal, context.undo_log
+        self.security = ClusterSecurity(context.spec.listener_security, context.work_dir)
         self._backend = backend_kind(context.spec.backend).make(context)
         self._main_class = context.distribution.main_class(Tool.BROKER)
         self.quorum: Quorum = self._make_zookeeper() if self.spec.mode is Mode.ZK else self._make_kraft(self.spec)
@@ -65,6 +69,7 @@ class ClusterLifecycle:
             work_dir=self._context.work_dir,
             backend=self._backend,
             main_class=self._context.distribution.main_class(Tool.ZOOKEEPER),
+            security=self.security,
             profile=self.spec.profile,
         )
 
@@ -74,10 +79,17 @@ class ClusterLifecycle:
             spec=spec,
             work_dir=self._context.work_dir,
             backend=self._backend,
-            template=format_template(self._context.distribution, spec.metadata_version),
+            template=self._template(spec.metadata_version),
             main_class=self._main_class,
             undo_log=self.undo_log,
+            security=self.security,
         )
+
+    def _template(self, metadata_version: str | None) -> FormatTemplate:
+        build = self._context.distribution
+        if passwords := self.security.passwords:
+            return template_with_users(build, metadata_version, passwords, self._context.work_dir / "formatted")
+        return format_template(build, metadata_version)
 
     @property
     def distribution(self) -> Distribution:
@@ -124,6 +136,7 @@ class ClusterLifecycle:
             node=self._node(NodeSpec(name=name, main_class=self._main_class, properties=properties)),
             mbeans=self.mbeans.get(name),
             port=self._backend.endpoint(name, SERVICE).port,
+            security=self.security.client(),
             log_dirs=log_dirs,
             journal=self.journal,
             undo_log=self.undo_log,
@@ -135,8 +148,9 @@ class ClusterLifecycle:
         if not self.spec.tiered:
             return {}
         plugin = self._backend.file(local_tiered_storage(cache_dir()))
-        listener = self._backend.listeners(broker).get("inter.broker.listener.name", "PLAINTEXT")
-        return tiered_settings(plugin, self.remote_storage, listener)
+        default = self.spec.listener_security.protocol
+        listener = self._backend.listeners(broker).get("inter.broker.listener.name", default)
+        return tiered_settings(plugin, self.remote_storage, listener, self.security.broker_client(broker))
 
     @property
     def remote_storage(self) -> Path:
@@ -152,6 +166,8 @@ class ClusterLifecycle:
             options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
         if self.spec.holds and node_spec.main_class == self._main_class:
             options += (HOLDS_OPTION,)
+        if node_spec.is_kafka:
+            options += self.security.jvm_options(node_spec.name)
         return self._backend.node(replace(node_spec, jvm_options=options))
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
@@ -167,10 +183,37 @@ class ClusterLifecycle:
             self.brokers[0].node.make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
+        self.security.write_client_files()
+        self._write_keys(*self.nodes)
         if self.spec.dynamic_quorum:
             self._start_controllers_first()
+        elif isinstance(self.quorum, ZooKeeperQuorum) and self.security.has_users:
+            self._backend.start(self.quorum_nodes)
+            self.quorum.add_users(self.distribution, self.security.passwords)
+            self._backend.start([broker.node for broker in self.brokers])
         else:
             self._backend.start(self.nodes)
+
+    def _write_keys(self, *nodes: Node) -> None:
+        """Give Kafka's nodes their keys and passwords, if the spec has any."""
+        if self.spec.listener_security is not ListenerSecurity.PLAINTEXT:
+            for node in (each for each in nodes if each.spec.is_kafka):
+                node.make_dir(self.security.keys_dir(node.spec.name))
+                self.security.write_node_files(node.spec.name)
+
+    def allow(self, *acls: Acl) -> None:
+        """Add ACLs, and wait until every broker knows them."""
+        self.brokers[0].admin.create_acls(acls)
+        await_until(
+            lambda: [broker for broker in self.live_brokers() if not broker.admin.describe_acls() >= {*acls}],
+            lambda unaware: not unaware,
+            timeout_s=timeouts.RECOVERY_S,
+            what="every broker to know the ACLs",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+            failure=OwnPart(self, "tell every broker the ACLs").undone,
+        )
+        self.journal.write("acls.created", acls=list(map(str, acls)))
 
     def _start_controllers_first(self) -> None:
         """Start the brokers once a controller is active, so that they see the end of the first election only.
@@ -203,12 +246,14 @@ class ClusterLifecycle:
         :raises JbodError: as :meth:`await_members`
         """
         self.await_members()
+        if self.security.has_users:
+            self.allow(*ACLS)
         self._undo_entries = self.undo_log.due()
         self._configs = {broker.id: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
         self._start_watchers()
 
     def _start_watchers(self) -> None:
-        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
+        self.journal.write("cluster.ready", bootstrap=str(self.bootstrap))
         self._watcher.start()
         self._mbean_watcher.start()
 
@@ -307,12 +352,13 @@ class ClusterLifecycle:
         for path in self._dirs(broker):
             broker.node.make_dir(path)
         self.quorum.format_broker(broker.id, self._dirs(broker))
+        self._write_keys(broker.node)
         self._backend.start([broker.node])
         self.brokers.append(broker)
         self.await_members()
         self._watcher.watch(broker)
         self._watch_mbeans(broker.node)
-        self.journal.write("broker.added", broker=broker.id, bootstrap=broker.bootstrap)
+        self.journal.write("broker.added", broker=broker.id, bootstrap=str(broker.bootstrap))
         return broker
 
     def remove_broker(self, broker: Broker) -> None:
@@ -335,6 +381,7 @@ class ClusterLifecycle:
         controller = self._node(self.quorum.new_controller())
         controller.make_dir(self.quorum.metadata_log(controller).parent)
         self.quorum.format_observer(controller.spec)
+        self._write_keys(controller)
         self._backend.start([controller])
         self.quorum_nodes.append(controller)
         self._watch_mbeans(controller)
@@ -362,6 +409,7 @@ class ClusterLifecycle:
         quorum.format({})
         specs = quorum.node_specs()
         controllers = [self._node(replace(each, properties={**each.properties, **properties})) for each in specs]
+        self._write_keys(*controllers)
         self._backend.start(controllers)
         self.quorum_nodes += controllers
         for controller in controllers:
@@ -385,7 +433,7 @@ class ClusterLifecycle:
         """Unregister stopped brokers in KRaft, until they start again. ZooKeeper has removed them already."""
         if self.spec.mode is Mode.KRAFT:
             for broker in brokers:
-                arguments = ("unregister", "--bootstrap-server", self.bootstrap, "--id", str(broker.id))
+                arguments = ("unregister", *self.bootstrap.of_tool(Tool.CLUSTER), "--id", str(broker.id))
                 with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.TOOL_S):
                     self.journal.write("broker.unregistered", broker=broker.id)
 
@@ -441,9 +489,14 @@ class ClusterLifecycle:
         self.undo_log.keep()
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses of all brokers, separated by commas."""
-        return ",".join(broker.bootstrap for broker in self.brokers)
+    def bootstrap(self) -> Bootstrap:
+        """All brokers, for clients of the harness's own user."""
+        return self.bootstrap_of(self.brokers)
+
+    def bootstrap_of(self, brokers: Iterable[Broker]) -> Bootstrap:
+        """These brokers, for clients of the harness's own user."""
+        addresses = ",".join(broker.bootstrap.addresses for broker in brokers)
+        return Bootstrap(addresses=addresses, security=self.security.client())
 
     def broker(self, id: int) -> Broker:
         """The broker with this id."""

@@ -66,7 +66,7 @@ class Migration:
         self._of_controllers = {
             **_ENABLED,
             "zookeeper.connect": self.zookeeper.address,
-            "inter.broker.listener.name": "PLAINTEXT",
+            "inter.broker.listener.name": cluster.spec.listener_security.protocol,
         }
         self.kraft = cluster.add_kraft_quorum(self.zookeeper.cluster_id(), self._of_controllers)
         for broker in cluster.brokers:

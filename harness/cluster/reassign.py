@@ -200,7 +200,7 @@ def _run_with(cluster: Cluster, action: str, file_option: str, content: object, 
 
 def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
     """Run the tool; returns its output."""
-    arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
+    arguments = (*cluster.bootstrap.of_tool(Tool.REASSIGN), action, *options)
     with (
         OwnPart(cluster, f"carry out kafka-reassign-partitions {action}", needs_all=False).served(),
         tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output,

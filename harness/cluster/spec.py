@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from harness.cluster.profile import FAST, Profile, delay_s
 from harness.host.volume import VolumeKind
+from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import Mode
 
 
@@ -28,6 +29,7 @@ class ClusterSettings(TypedDict, total=False):
     mbeans: bool
     holds: bool
     tiered: bool
+    listener_security: ListenerSecurity
     overrides: Mapping[str, str]
 
 
@@ -48,6 +50,7 @@ class ClusterSpec:
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar holds: whether threads of Kafka's nodes can be held at points (:mod:`harness.kafka.points`)
     :ivar tiered: brokers have tiered storage, in a folder that they share (:mod:`harness.kafka.tiered_storage`)
+    :ivar listener_security: what protects the listeners (:mod:`harness.cluster.security`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
     :ivar profile: the settings of all nodes
     :ivar given: broker settings of the run (``--set``) that replace those of the profile
@@ -69,6 +72,7 @@ class ClusterSpec:
     mbeans: bool = True
     holds: bool = False
     tiered: bool = False
+    listener_security: ListenerSecurity = ListenerSecurity.PLAINTEXT
     backend: str = "process"
     profile: Profile = FAST
     given: Mapping[str, str] = field(default_factory=dict)

@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.cluster.security import security_of
 from harness.errors import HarnessError
 from harness.explain.records import Facts
 from harness.explain.segments import Contents, Name, StoredRecord, read_contents
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.distribution import Distribution
+from harness.kafka.security import ClientSecurity
 
 ONLINE = "online"
 _NOT_PROPER = ("-future", "-delete", "-stray")
@@ -72,6 +74,11 @@ class _Broker:
     host: str
     port: int
     log_dirs: tuple[Path, ...]
+    security: ClientSecurity
+
+    def connection(self) -> Connection:
+        """A connection of the harness's own user."""
+        return Connection(self.host, self.port, security=self.security)
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
@@ -91,8 +98,10 @@ def brokers_of(run_dir: Path) -> list[_Broker]:
                     f"{path}: advertised.listeners is {listeners!r}, which has no port: jbod did not write this file"
                 )
             dirs = tuple(map(Path, settings["log.dirs"].split(",")))
-            found.append(_Broker(id=int(path.parent.name), host=host, port=int(port), log_dirs=dirs))
-    return sorted((b for b in found if any(d.exists() for d in b.log_dirs)), key=lambda broker: broker.id)
+            if any(each.exists() for each in dirs):
+                security, id = security_of(settings), int(path.parent.name)
+                found.append(_Broker(id=id, host=host, port=int(port), log_dirs=dirs, security=security))
+    return sorted(found, key=lambda broker: broker.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +152,7 @@ def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]
     """Return the log start offset of each partition that has a leader."""
     found = {}
     for broker in brokers:
-        connection = Connection(broker.host, broker.port)
+        connection = broker.connection()
         for partition in partitions:
             with suppress(NoAnswer, Refused):  # this broker is not the leader
                 found[partition] = Admin(connection).start_offset(*partition)
@@ -161,7 +170,7 @@ def _folders(log_dir: Path, topic: str, partition: int) -> list[Path]:
 
 
 def _log_dir_states(broker: _Broker) -> dict[Path, str]:
-    connection = Connection(broker.host, broker.port)
+    connection = broker.connection()
     try:
         return {Path(state.path): state.error or ONLINE for state in Admin(connection).describe_log_dirs()}
     except NoAnswer:

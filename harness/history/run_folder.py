@@ -58,6 +58,7 @@ class RunRecord:
     :ivar holds: the values of ``--hold``
     :ivar profile: the name of its profile (:mod:`harness.cluster.profile`)
     :ivar settings: the broker properties of ``--set``
+    :ivar listener_security: what protected the listeners, by the option of that name
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
     :ivar jbod: the version of the harness; None in older files
@@ -84,6 +85,7 @@ class RunRecord:
     holds: Sequence[str] = ()
     profile: str = "fast"
     settings: Mapping[str, str] = field(default_factory=dict)
+    listener_security: str = "plaintext"
     steps_done: int = 0
     steps: int = 0
     outcome: OutcomeRecord | None = None

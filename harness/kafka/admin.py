@@ -12,15 +12,18 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
+    CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeAclsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
@@ -60,6 +63,17 @@ _EARLIEST, _LATEST, _LATEST_TIERED = -2, -1, -5
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
+_ANY, _ALLOW, _LITERAL = 1, 3, 3  # AclPermissionType and PatternType
+Resource = Literal["topic", "group", "cluster", "transactional_id"]
+_RESOURCES: Mapping[Resource, int] = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}  # ResourceType
+Operation = Literal["READ", "WRITE", "ALTER", "DESCRIBE", "ALTER_CONFIGS"]
+_OPERATIONS: Mapping[Operation, int] = {  # AclOperation
+    "READ": 3,
+    "WRITE": 4,
+    "ALTER": 7,
+    "DESCRIBE": 8,
+    "ALTER_CONFIGS": 11,
+}
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # ConfigSource of DescribeConfigsResponse
 _BEGINS_NONE = 10  # a version of Produce that begins no transaction, and knows no TRANSACTION_ABORTABLE (KIP-890)
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
@@ -113,6 +127,22 @@ class NewTopic:
     replicas: int = 3
     configs: Mapping[str, str] = field(default_factory=dict)
     assignment: Mapping[int, Iterable[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acl:
+    """What a user may do, from any host.
+
+    :ivar name: of the resource; ``*`` for all of its type, ``kafka-cluster`` for the cluster
+    """
+
+    user: str
+    resource: Resource
+    name: str
+    operation: Operation
+
+    def __str__(self) -> str:
+        return f"{self.user} may {self.operation} {self.resource} {self.name}"
 
 
 def error_name(code: int) -> str | None:
@@ -178,6 +208,7 @@ class Admin:
         wanted = DescribeLogDirsRequest.DescribableLogDirTopic
         topics = [wanted(topic=topic, partitions=[index]) for topic, index in partitions]
         answer = self._connection.ask(DescribeLogDirsRequest(topics=topics or None))
+        _check("the log dirs", answer)
         return tuple(
             LogDirState(
                 path=result.log_dir,
@@ -569,6 +600,49 @@ class Admin:
         resource = wanted(resource_type=resource_type, resource_name=name, configs=changes)
         answer = self._connection.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
         _check(f"set {', '.join(configs)} of {name}", *answer.responses)
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add ACLs; brokers learn of them later (:meth:`describe_acls`)."""
+        wanted = CreateAclsRequest.AclCreation
+        creations = [
+            wanted(
+                resource_type=_RESOURCES[acl.resource],
+                resource_name=acl.name,
+                resource_pattern_type=_LITERAL,
+                principal=f"User:{acl.user}",
+                host="*",
+                operation=_OPERATIONS[acl.operation],
+                permission_type=_ALLOW,
+            )
+            for acl in acls
+        ]
+        _check("create ACLs", *self._connection.ask(CreateAclsRequest(creations=creations)).results)
+
+    def describe_acls(self) -> frozenset[Acl]:
+        """The ACLs that this broker knows, as far as :class:`Acl` has their resources and operations."""
+        request = DescribeAclsRequest(
+            resource_type_filter=_ANY,
+            resource_name_filter=None,
+            pattern_type_filter=_ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=_ANY,
+            permission_type=_ANY,
+        )
+        answer = self._connection.ask(request)
+        _check("the ACLs", answer)
+        resources = {code: name for name, code in _RESOURCES.items()}
+        operations = {code: name for name, code in _OPERATIONS.items()}
+        return frozenset(
+            Acl(
+                user=each.principal.removeprefix("User:"),
+                resource=resources[of.resource_type],
+                name=of.resource_name,
+                operation=operations[each.operation],
+            )
+            for of in answer.resources
+            for each in of.acls
+        )
 
     def alter_partition_reassignment(self, topic: str, partition: int, replicas: Iterable[int] | None) -> None:
         """Begin to reassign a partition to these replicas (KIP-455); in ZooKeeper mode ask the controller's broker.

@@ -12,10 +12,13 @@ from pathlib import Path
 from py4j.java_gateway import JVMView
 
 from harness.kafka.distribution import Distribution
+from harness.kafka.security import Bootstrap
 from harness.kafka.tools_jvm import ask_java
 
 
-def cordoned_flags(distribution: Distribution, bootstrap: str, brokers: Collection[int]) -> dict[int, dict[str, bool]]:
+def cordoned_flags(
+    distribution: Distribution, bootstrap: Bootstrap, brokers: Collection[int]
+) -> dict[int, dict[str, bool]]:
     """``LogDirDescription.isCordoned()`` of every log dir (KIP-1066), by broker and path.
 
     :raises HarnessError: the class has no such method, or a broker does not answer
@@ -23,7 +26,8 @@ def cordoned_flags(distribution: Distribution, bootstrap: str, brokers: Collecti
 
     def ask(jvm: JVMView) -> dict[int, dict[str, bool]]:
         properties, ids = jvm.java.util.Properties(), jvm.java.util.ArrayList()
-        properties.setProperty("bootstrap.servers", bootstrap)
+        for name, value in bootstrap.java.items():
+            properties.setProperty(name, value)
         for broker in brokers:
             ids.add(broker)
         admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)

@@ -53,18 +53,23 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def tiered_settings(plugin: Path, storage: Path, listener: str) -> dict[str, str]:
+_CLIENTS = "rlmm.config.remote.log.metadata.common.client."
+
+
+def tiered_settings(plugin: Path, storage: Path, listener: str, client: Mapping[str, str]) -> dict[str, str]:
     """The settings of a broker with tiered storage.
 
     :param plugin: the jar of :func:`local_tiered_storage`, as the broker can read it
     :param storage: the folder in which ``LocalTieredStorage`` makes its own
     :param listener: the listener by which brokers read and write :data:`METADATA_TOPIC`
+    :param client: the settings with which a broker's own clients connect to it
     """
     return {
         **_SETTINGS,
         "remote.log.storage.manager.class.path": str(plugin),
         "remote.log.metadata.manager.listener.name": listener,
         "rsm.config.dir": str(storage),
+        **{_CLIENTS + name: value for name, value in client.items()},
     }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import LogDirState, QuorumReplica, QuorumState, ReplicaInDir
+from harness.kafka.security import Bootstrap
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
 
@@ -37,12 +38,12 @@ class DescribedPartition:
     eligible: tuple[int, ...] = ()
 
 
-def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
+def describe_topics(distribution: Distribution, bootstrap: Bootstrap, *only: str) -> dict[Key, DescribedPartition]:
     """Run ``kafka-topics --describe``; the partitions that it prints.
 
     :param only: ``--under-replicated-partitions`` or another option that selects partitions by their state
     """
-    arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
+    arguments = (*bootstrap.of_tool(Tool.TOPICS), "--describe", *only)
     return read_topics(tool_lines(distribution, Tool.TOPICS, *arguments))
 
 
@@ -68,13 +69,13 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def describe_log_dirs(
-    distribution: Distribution, bootstrap: str, brokers: Collection[int], *only: str
+    distribution: Distribution, bootstrap: Bootstrap, brokers: Collection[int], *only: str
 ) -> dict[int, tuple[LogDirState, ...]]:
     """Run ``kafka-log-dirs --describe`` for these brokers; their log dirs by broker.
 
     :param only: ``--topic-list`` and comma-separated topics
     """
-    arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
+    arguments = (*bootstrap.of_tool(Tool.LOG_DIRS), "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
     return read_log_dirs(tool_lines(distribution, Tool.LOG_DIRS, *arguments))
 
 
@@ -113,9 +114,9 @@ def _error_name(exception: str | None) -> str | None:
     return f"{re.sub(r'(?<!^)(?=[A-Z])', '_', words).upper()}_ERROR"
 
 
-def describe_quorum(distribution: Distribution, bootstrap: str) -> QuorumState:
+def describe_quorum(distribution: Distribution, bootstrap: Bootstrap) -> QuorumState:
     """Run ``kafka-metadata-quorum describe --replication``; needs a build with KIP-853, which prints directory ids."""
-    arguments = ("--bootstrap-server", bootstrap, "describe", "--replication")
+    arguments = (*bootstrap.of_tool(Tool.METADATA_QUORUM), "describe", "--replication")
     return read_quorum(tool_lines(distribution, Tool.METADATA_QUORUM, *arguments))
 
 
@@ -131,9 +132,9 @@ def read_quorum(lines: Iterable[str]) -> QuorumState:
     )
 
 
-def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[int, dict[str, str]]:
+def describe_broker_configs(distribution: Distribution, bootstrap: Bootstrap) -> dict[int, dict[str, str]]:
     """Run ``kafka-configs --describe --all`` for the brokers; the configs in force, static and dynamic, by broker."""
-    arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
+    arguments = (*bootstrap.of_tool(Tool.CONFIGS), "--describe", "--all", "--entity-type", "brokers")
     return read_broker_configs(tool_lines(distribution, Tool.CONFIGS, *arguments))
 
 
@@ -149,10 +150,10 @@ def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
     return found
 
 
-def describe_dynamic_configs(distribution: Distribution, bootstrap: str, broker: int) -> list[str]:
+def describe_dynamic_configs(distribution: Distribution, bootstrap: Bootstrap, broker: int) -> list[str]:
     """Run ``kafka-configs --describe`` for one broker; returns the printed lines without spaces at their ends."""
     target = ("--entity-type", "brokers", "--entity-name", str(broker))
-    lines = tool_lines(distribution, Tool.CONFIGS, "--bootstrap-server", bootstrap, "--describe", *target)
+    lines = tool_lines(distribution, Tool.CONFIGS, *bootstrap.of_tool(Tool.CONFIGS), "--describe", *target)
     return [line.strip() for line in lines]
 
 
@@ -168,9 +169,9 @@ class Feature:
     finalized: str
 
 
-def describe_features(distribution: Distribution, bootstrap: str) -> dict[str, Feature]:
+def describe_features(distribution: Distribution, bootstrap: Bootstrap) -> dict[str, Feature]:
     """Run ``kafka-features describe``; the features by name, such as metadata.version."""
-    return read_features(tool_lines(distribution, Tool.FEATURES, "--bootstrap-server", bootstrap, "describe"))
+    return read_features(tool_lines(distribution, Tool.FEATURES, *bootstrap.of_tool(Tool.FEATURES), "describe"))
 
 
 def read_features(lines: Iterable[str]) -> dict[str, Feature]:

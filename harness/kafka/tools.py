@@ -8,6 +8,7 @@ the brokers' user.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -21,11 +22,13 @@ from harness.host import class_data
 from harness.host.java import FAST_START, java_command, java_version
 from harness.journal import note
 from harness.kafka.distribution import MUTANT_SAYS, Distribution
+from harness.kafka.security import Bootstrap
 from harness.kafka.versions import Tool
 
 _ARCHIVE_S = 60.0
 _NOTED_CHARACTERS = 300
 _QUIET = "-Xlog:disable"  # the JVM's lines about its archive would be among the tool's output
+_PASSWORD = re.compile(r"(?<=password=)[^\],]+")
 _LOGGING = ("log4j:", "SLF4J:")  # lines of the logging libraries about themselves
 
 
@@ -59,7 +62,7 @@ def _archive_options(distribution: Distribution) -> tuple[str, ...]:
     return ()
 
 
-def archive_classes(distribution: Distribution, bootstrap: str) -> None:
+def archive_classes(distribution: Distribution, bootstrap: Bootstrap) -> None:
     """Make the archive of classes that tools share, if it is missing: run kafka-topics on this cluster.
 
     :raises HarnessError: the cache can't be written, or kafka-topics left no archive
@@ -67,7 +70,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
 
     def make(folder: Path) -> None:
         options = (class_data.MAKE_OPTION.format(home=folder), _QUIET)
-        command = _command(distribution, Tool.TOPICS, options, "--bootstrap-server", bootstrap, "--describe")
+        command = _command(distribution, Tool.TOPICS, options, *bootstrap.of_tool(Tool.TOPICS), "--describe")
         with suppress(subprocess.TimeoutExpired):  # then there is no archive
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ARCHIVE_S, check=False)
 
@@ -110,7 +113,7 @@ def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int
     :param exit_code: None if it did not end in time, or its JVM was lost
     :param errors: its standard error, where the code of a mutant says that it ran
     """
-    given = " ".join(arguments)[:_NOTED_CHARACTERS]
+    given = _PASSWORD.sub("…", " ".join(arguments))[:_NOTED_CHARACTERS]
     took_s = round(time.monotonic() - began, 3)
     reached = [line for line in errors.splitlines() if line.startswith(MUTANT_SAYS)]
     of_mutant = {"mutant": reached} if reached else {}

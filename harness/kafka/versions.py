@@ -131,6 +131,11 @@ class KafkaVersion:
         return not self.at_least(3, 0)
 
     @property
+    def reads_pem(self) -> bool:
+        """Whether it reads keys and certificates in PEM files (KIP-651)."""
+        return self.at_least(2, 7)
+
+    @property
     def has_initial_task_delay(self) -> bool:
         """Whether it has ``log.initial.task.delay.ms``; without it, a broker deletes nothing in its first 30 s."""
         return self.at_least(3, 8)

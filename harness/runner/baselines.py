@@ -32,6 +32,7 @@ from harness.host.facts import machine_facts
 from harness.host.own_version import own_revision, own_version
 from harness.kafka.builds import BuildRecord
 from harness.kafka.distribution import Distribution
+from harness.kafka.security import ListenerSecurity
 from harness.runner import ledger
 from harness.runner.set_option import values_of
 
@@ -248,7 +249,8 @@ class Baselines:
         except JbodError:
             return False
         own = run.jbod or OwnVersion(version="?")
-        return conditions_of(own, run.kafka, run.backend or "?", run.host, run.profile, run.settings) == self.conditions
+        unusual = (run.profile, run.settings, run.listener_security)
+        return conditions_of(own, run.kafka, run.backend or "?", run.host, *unusual) == self.conditions
 
     @property
     def _lock(self) -> Path:
@@ -262,12 +264,14 @@ def conditions_of(
     host: Mapping[str, object],
     profile: str = FAST.name,
     settings: Mapping[str, str] = MappingProxyType({}),
+    listener_security: str = ListenerSecurity.PLAINTEXT,
 ) -> Conditions:
     """Return the conditions of a run.
 
     :param host: as in run.json (:func:`harness.host.facts.machine_facts`)
     :param profile: the name of its profile; a qualification has the fast one
     :param settings: the broker properties of ``--set``; a qualification has none
+    :param listener_security: the option of that name; a qualification has none
     """
     names = {"cores": "cores", "kernel": "kernel", "python": "Python", "java": "Java", "broker_uid": "brokers of uid"}
     return {
@@ -276,6 +280,7 @@ def conditions_of(
         "backend": backend,
         "profile": profile,
         "--set": " ".join(values_of(settings)) or "nothing",
+        "--listener-security": str(listener_security),
         **{says: _UNKNOWN if host.get(name) is None else str(host[name]) for name, says in names.items()},
     }
 

@@ -11,6 +11,8 @@ from harness.cluster.cluster import Cluster, boot
 from harness.cluster.under_way import journal_under_way
 from harness.events import Event
 from harness.kafka.builds import BuildOptions
+from harness.kafka.security import ListenerSecurity
+from harness.kafka.versions import Tool
 from harness.runner.case import Case
 from harness.runner.holding import HoldsAmidFaults
 from harness.runner.open_case import OpenCase
@@ -30,6 +32,8 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     run, declared = open_case.run, open_case.declared
     spec, build, earlier = run.spec(declared), run.builds.of(declared.mode), run.earlier_build(declared)
     case.record_cluster(spec, build, earlier)
+    if run.listener_security is not ListenerSecurity.PLAINTEXT:
+        case.record(listener_security=run.listener_security)
     if run.holds:
         case.record(holds=[str(each) for each in run.holds])
     with waiting_longer(spec.delay_s):
@@ -91,14 +95,14 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
 def how_to_reach(cluster: Cluster) -> list[str]:
     """Return lines with the brokers and log dirs of a kept cluster, and the commands to inspect it and to stop it."""
     build = shlex.join(arguments_of(vars(BuildOptions.of(cluster.distribution))))
-    where = f"--bootstrap-server {cluster.brokers[0].bootstrap}"
+    topics, log_dirs = (shlex.join(cluster.brokers[0].bootstrap.of_tool(tool)) for tool in (Tool.TOPICS, Tool.LOG_DIRS))
     return [
         f"Kafka {cluster.distribution.version}, {cluster.spec.mode}, bootstrap {cluster.bootstrap}",
         *(
             f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
             for broker in cluster.brokers
         ),
-        f"inspect it:   jbod tool {build} topics {where} --describe",
-        f"its log dirs: jbod tool {build} log-dirs {where} --describe",
+        f"inspect it:   jbod tool {build} topics {topics} --describe",
+        f"its log dirs: jbod tool {build} log-dirs {log_dirs} --describe",
         f"take it down: jbod cluster down {cluster.undo_log.run_id}",
     ]

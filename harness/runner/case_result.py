@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cluster.profile import FAST
 from harness.crowding import PATIENCE, CrowdedTime
+from harness.kafka.security import ListenerSecurity
 from harness.measure.fault_costs import FaultCosts
 from harness.measure.interference import Interference
 from harness.runner.case import CaseId, Outcome
@@ -23,6 +24,9 @@ from harness.waiting import CROWDED, TOO_SLOW
 
 if TYPE_CHECKING:
     import pytest
+
+
+_PLAINTEXT = ListenerSecurity.PLAINTEXT.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,7 @@ class CaseResult:
     :ivar interference: what was held, thrown or changed inside the brokers
     :ivar profile: the name of its profile (:mod:`harness.cluster.profile`)
     :ivar settings: the broker properties of ``--set``
+    :ivar listener_security: what protected the listeners, by the option of that name
     """
 
     case: CaseId
@@ -59,6 +64,7 @@ class CaseResult:
     interference: Sequence[Interference] = ()
     profile: str = FAST.name
     settings: Mapping[str, str] = field(default_factory=dict)
+    listener_security: str = _PLAINTEXT
 
     @property
     def is_of_mutant(self) -> bool:
@@ -68,7 +74,8 @@ class CaseResult:
     @property
     def is_ordinary(self) -> bool:
         """Whether it counts as a run of its case: the build is as Kafka made it, and the settings are the suites'."""
-        return not self.is_of_mutant and not self.settings and self.profile == FAST.name
+        usual = self.profile == FAST.name and not self.settings and self.listener_security == _PLAINTEXT
+        return usual and not self.is_of_mutant
 
     @property
     def is_crowded(self) -> bool:
@@ -124,6 +131,7 @@ class CaseResult:
             "interference": [asdict(each) for each in self.interference],
             "profile": self.profile if self.profile != FAST.name else None,
             "settings": dict(self.settings),
+            "listener_security": None if self.listener_security == _PLAINTEXT else self.listener_security,
         }
         return entry | {name: value for name, value in optional.items() if value}
 
@@ -151,6 +159,7 @@ class CaseResult:
             interference=[Interference.from_json(each) for each in entry.get("interference", ())],
             profile=entry.get("profile", FAST.name),
             settings=entry.get("settings", {}),
+            listener_security=entry.get("listener_security", _PLAINTEXT),
             **fields,
         )
 

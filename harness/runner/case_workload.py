@@ -22,6 +22,7 @@ from harness.errors import HarnessError, NotServed, PipelineError, PromiseBroken
 from harness.events import ConsumerBehind
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
+from harness.kafka.security import Bootstrap
 from harness.measure.client_errors import Refused, lost_positions, refused_records
 from harness.measure.fault_costs import measure_faults
 from harness.measure.floors import Floors, shortfalls
@@ -73,7 +74,7 @@ class CaseWorkload:
         :raises PromiseBroken: Kafka does not serve the clients before the block
         :raises Inconclusive: it does not, and this machine is too busy to say why
         """
-        bootstrap = via.bootstrap if via else self._cluster.bootstrap
+        bootstrap = self._as_client(via.bootstrap if via else self._cluster.bootstrap)
         self._topics.append(topic)
         self._case.verdict = None
         if (transactional := settings.get("transactional")) is not None:
@@ -104,9 +105,13 @@ class CaseWorkload:
             finally:
                 self._pair = None
 
+    def _as_client(self, brokers: Bootstrap) -> Bootstrap:
+        """These brokers, for a user that may only read and write."""
+        return replace(brokers, security=self._cluster.security.client("client"))
+
     @contextmanager
     def _served(
-        self, own_part: OwnPart, bootstrap: str, topic: Topic, **settings: Unpack[LoadSettings]
+        self, own_part: OwnPart, bootstrap: Bootstrap, topic: Topic, **settings: Unpack[LoadSettings]
     ) -> Iterator[Pair]:
         """Run the clients during the block, which begins when Kafka serves them."""
         with ExitStack() as running:
@@ -143,11 +148,12 @@ class CaseWorkload:
         self._case.enter("drain")
         own_part = OwnPart(self._cluster, "serve each log from its first offset to its end", needs_all=False)
         try:
+            bootstrap = self._as_client(self._cluster.bootstrap)
             ends = stable = self._cluster.end_offsets(self._topics)
             if self._in_transactions:
-                stable = await_stable(self._cluster.bootstrap, ends, OPEN_TRANSACTION_S)
-                self._pipeline.drain(self._cluster.bootstrap, ends, isolation="read_committed")
-            self._pipeline.drain(self._cluster.bootstrap, ends)
+                stable = await_stable(bootstrap, ends, OPEN_TRANSACTION_S)
+                self._pipeline.drain(bootstrap, ends, isolation="read_committed")
+            self._pipeline.drain(bootstrap, ends)
         except PipelineError as error:
             check_jvm()
             raise own_part.unserved(str(error)) from error

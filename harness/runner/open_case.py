@@ -14,6 +14,7 @@ import pytest
 from harness.cluster.profile import FAST
 from harness.crowding import Deadline
 from harness.errors import BuildLacks, HarnessError
+from harness.kafka.security import ListenerSecurity
 from harness.measure.errors_logged import errors_logged
 from harness.measure.fault_costs import FaultCosts, measure_faults
 from harness.runner.case import Case, Outcome, rerun_command
@@ -140,6 +141,7 @@ class OpenCase:
             interference=case.interference,
             profile=case.extra.get("profile", FAST.name),
             settings=case.extra.get("settings", {}),
+            listener_security=case.extra.get("listener_security", ListenerSecurity.PLAINTEXT),
         )
 
     def _faults(self, case: Case) -> list[FaultCosts]:

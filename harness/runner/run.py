@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.fast_starts import prepare_fast_starts
-from harness.cluster.nodes.backends import backend_kind
+from harness.cluster.nodes.backends import SECURED_LISTENERS, backend_kind
 from harness.cluster.profile import FAST, PROFILES
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EnvironmentLacks, UsageError
@@ -29,6 +29,7 @@ from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import Distribution, jolokia_agent, spark_kafka_jars
 from harness.kafka.points import with_points
 from harness.kafka.released import settle
+from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import KafkaVersion, Mode, upgraded_from
 from harness.runner.at_once import AtOnce
 from harness.runner.build_lacks import Lack, read_lacks
@@ -57,6 +58,7 @@ class Run:
     :ivar found: messages from resolving ``latest``
     :ivar profile: the settings that all cases have in common
     :ivar settings: the broker properties of ``--set``
+    :ivar listener_security: what protects the listeners of clusters whose scenario does not say it
     :ivar lacks: what the backend cannot do on any machine
     :ivar again: the options that choose the same build, backend, seed and settings again
     :ivar unusual: those of them that change the settings that all suites have in common
@@ -91,7 +93,8 @@ class Run:
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.profile = PROFILES[get("--profile")]
         self.settings = settings_of(get("--set"))
-        self.unusual = arguments_of(options_of(self.profile.name, self.settings))
+        self.listener_security = ListenerSecurity(get("--listener-security"))
+        self.unusual = arguments_of(options_of(self.profile.name, self.settings, self.listener_security))
         self.again = [
             *arguments_of({**vars(build), "backend": self.backend, "seed": self.seed, "hold": (*get("--hold"),)}),
             *self.unusual,
@@ -199,6 +202,8 @@ class Run:
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
         """Return the spec of a case's cluster."""
         spec = replace(declared.spec(self.backend), profile=self.profile, given=self.settings)
+        if spec.listener_security is ListenerSecurity.PLAINTEXT:
+            spec = replace(spec, listener_security=self.listener_security)
         return replace(spec, holds=True) if self.holds else spec
 
     def shared_spec(self, declared: DeclaredCase | None) -> ClusterSpec | None:
@@ -226,7 +231,12 @@ class Run:
         """Return why a case cannot run with ``--profile`` and ``--set``; None if it can."""
         if self.profile is not FAST and not declared.scenario.any_profile:
             return f"the scenario relies on the fast settings, and this is --profile {self.profile.name}"
-        return conflict(self.settings, self.spec(declared).overrides)
+        spec = self.spec(declared)
+        if self.listener_security not in (ListenerSecurity.PLAINTEXT, spec.listener_security):
+            return f"the scenario itself needs --listener-security {spec.listener_security}"
+        if spec.listener_security is not ListenerSecurity.PLAINTEXT and not self.version(declared).reads_pem:
+            return f"--listener-security needs Kafka 2.7 or newer, which reads PEM (KIP-651): {self.version(declared)}"
+        return conflict(self.settings, spec.overrides)
 
     def why_not(self, declared: DeclaredCase) -> str | None:
         """Return why a case cannot run on this build and machine, or with these settings; None if it can."""
@@ -247,7 +257,10 @@ class Run:
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:
         """Return the abilities that this machine lacks for a case, including those that every case needs."""
-        needs = declared.needs() | ({"javac"} if self.spec(declared).holds else set())
+        spec = self.spec(declared)
+        needs = declared.needs() | ({"javac"} if spec.holds else set())
+        if spec.listener_security is not ListenerSecurity.PLAINTEXT:
+            needs.add(SECURED_LISTENERS)
         found = (*self.lacks, *abilities(needs))
         return [each for each in found if (each.required or each.name in needs) and not each.present]
 

@@ -15,6 +15,7 @@ import pytest
 
 from harness.cluster.profile import FAST, PROFILES
 from harness.errors import UsageError
+from harness.kafka.security import ListenerSecurity
 from harness.runner import hold_option, set_option
 from harness.runner.pausing import MOMENTS
 
@@ -182,6 +183,13 @@ SETTINGS = (
         action="append",
         default=[],
         type=set_option.checked,
+    ),
+    _choice(
+        "--listener-security",
+        [*ListenerSecurity],
+        "What protects all listeners: nothing (default); TLS; or TLS, users with SCRAM passwords, and ACLs. The run is "
+        "in no ledger.",
+        default=ListenerSecurity.PLAINTEXT,
     ),
 )
 RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE, *HOLDS, *SETTINGS)

@@ -9,6 +9,7 @@ import pytest
 
 from harness.cluster.profile import FAST
 from harness.errors import UsageError
+from harness.kafka.security import ListenerSecurity
 
 OWNED = frozenset(
     {
@@ -80,9 +81,15 @@ def values_of(settings: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in settings.items())
 
 
-def options_of(profile: str, settings: Mapping[str, str]) -> dict[str, str | tuple[str, ...] | None]:
-    """Return the options, by their Python names, that give a run this profile and these properties."""
-    return {"profile": None if profile == FAST.name else profile, "set": values_of(settings)}
+def options_of(
+    profile: str, settings: Mapping[str, str], listener_security: str = ListenerSecurity.PLAINTEXT
+) -> dict[str, str | tuple[str, ...] | None]:
+    """Return the options, by their Python names, that give a run this profile, these properties and this security."""
+    return {
+        "profile": None if profile == FAST.name else profile,
+        "set": values_of(settings),
+        "listener_security": None if listener_security == ListenerSecurity.PLAINTEXT else listener_security,
+    }
 
 
 def conflict(settings: Mapping[str, str], overrides: Mapping[str, str]) -> str | None:

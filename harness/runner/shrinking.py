@@ -209,5 +209,6 @@ def shrink_command(run_dir: str | Path) -> str:
 def play_command(file: str | Path, run: RunRecord) -> str:
     """Return the command that plays a schedule on the build and backend of its original run."""
     build = vars(BuildOptions.of(run.kafka, run.mode))
-    chosen = arguments_of({**build, "backend": run.backend, **options_of(run.profile, run.settings)})
+    unusual = options_of(run.profile, run.settings, run.listener_security)
+    chosen = arguments_of({**build, "backend": run.backend, **unusual})
     return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])

@@ -47,6 +47,7 @@ from harness.errors import PipelineError
 from harness.history.part_writer import HAND_OVER_S, PartWriter
 from harness.history.record_format import header_pattern
 from harness.history.tables import CONSUMED, table_dir
+from harness.kafka.security import Bootstrap
 from harness.spark.control import DriverLink, TaskEndpoint
 from harness.spark.tasks import claimed
 from harness.workload.client_config import CONSUMER_CONFIG, ClientConfig
@@ -92,7 +93,7 @@ class ConsumerSpec:
     """0 for the first task of the consumer; one more after each restart."""
     run_dir: Path
     run_token: str
-    bootstrap: str
+    bootstrap: Bootstrap
     topic: str
     starts: Mapping[int, StartAt]
     """Where to begin in each partition that it reads."""
@@ -110,7 +111,7 @@ class ConsumerSpec:
     @property
     def client_config(self) -> ClientConfig:
         """All settings of its client."""
-        where = {"bootstrap.servers": self.bootstrap, "isolation.level": self.isolation}
+        where = {**self.bootstrap.librdkafka, "isolation.level": self.isolation}
         return {**CONSUMER_CONFIG, **self.config, **where}
 
 

@@ -39,6 +39,7 @@ from pyspark.sql import functions as F
 from harness.errors import AwaitTimeout, PipelineError
 from harness.history.record_format import header_pattern
 from harness.history.tables import CONSUMED, DRAINED, HistoryWriter, note_parts, part_name, table_dir
+from harness.kafka.security import Bootstrap
 from harness.spark.tasks import last_line
 from harness.waiting import await_until
 from harness.workload.client_config import CONSUMER_CONFIG
@@ -69,7 +70,7 @@ def drain(
     run_dir: Path,
     run_token: str,
     consumer: str,
-    bootstrap: str,
+    bootstrap: Bootstrap,
     ends: Ends,
     *,
     isolation: Isolation,
@@ -108,7 +109,7 @@ def drain(
     ) from error
 
 
-def await_stable(bootstrap: str, ends: Ends, timeout_s: float) -> dict[tuple[str, int], int]:
+def await_stable(bootstrap: Bootstrap, ends: Ends, timeout_s: float) -> dict[tuple[str, int], int]:
     """Wait until a read_committed reader can read to these ends.
 
     It waits although a commit has returned: the coordinator then has the commit in its own log, and tells the leader of
@@ -135,9 +136,9 @@ def await_stable(bootstrap: str, ends: Ends, timeout_s: float) -> dict[tuple[str
     return {where: seen.get(where, end) for where, end in ends.items()}
 
 
-def _reachable(bootstrap: str, ends: Ends, isolation: Isolation) -> list[tuple[tuple[str, int], int, int]]:
+def _reachable(bootstrap: Bootstrap, ends: Ends, isolation: Isolation) -> list[tuple[tuple[str, int], int, int]]:
     """Each end, with the offset up to which this isolation level can read (by ListOffsets)."""
-    client = Consumer({**CONSUMER_CONFIG, "bootstrap.servers": bootstrap, "isolation.level": isolation})
+    client = Consumer({**CONSUMER_CONFIG, **bootstrap.librdkafka, "isolation.level": isolation})
     try:
         found = []
         for (topic, partition), end in sorted(ends.items()):
@@ -156,7 +157,7 @@ def _read(
     run_dir: Path,
     run_token: str,
     consumer: str,
-    bootstrap: str,
+    bootstrap: Bootstrap,
     drained: tuple[Drained, ...],
     isolation: Isolation,
 ) -> int:
@@ -171,7 +172,7 @@ def _read(
             ends.setdefault(each.topic, {})[str(each.partition)] = each.position
         records = (
             session.read.format("kafka")
-            .option("kafka.bootstrap.servers", bootstrap)
+            .options(**bootstrap.spark)
             .option("kafka.isolation.level", isolation)
             # The judge detects a damaged record by its own CRC-32, so the client must not fail on it.
             .option("kafka.check.crcs", "false")

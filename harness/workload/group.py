@@ -286,7 +286,7 @@ class GroupReader:
 
     def _commit_first(self) -> None:
         """Commit the first offset of every partition, before the group has a member."""
-        client = Consumer({**CONSUMER_CONFIG, "bootstrap.servers": self._began.bootstrap, "group.id": self.name})
+        client = Consumer({**CONSUMER_CONFIG, **self._began.bootstrap.librdkafka, "group.id": self.name})
 
         def commit() -> bool:
             topic = self._began.topic

@@ -28,6 +28,7 @@ from harness.history.part_writer import HAND_OVER_S, PartWriter
 from harness.history.record_outcome import Outcome, outcome_of
 from harness.history.tables import PRODUCED
 from harness.history.write_ahead import Reservation
+from harness.kafka.security import Bootstrap
 from harness.spark.control import DriverLink, TaskEndpoint
 from harness.spark.tasks import claimed
 from harness.workload.client_config import PRODUCER_CONFIG, ClientConfig
@@ -80,7 +81,7 @@ class ProducerSpec:
     producer: str
     run_dir: Path
     run_token: str
-    bootstrap: str
+    bootstrap: Bootstrap
     topic: str
     partitions: int
     rate_per_s: float | None = 1000.0
@@ -228,7 +229,7 @@ class Producing:
 
     def _new_client(self) -> Producer:
         """Return a new client. A fatal error ends a client, so the task then needs another one."""
-        return Producer({**self._config(), "bootstrap.servers": self._spec.bootstrap, "error_cb": self._hear})
+        return Producer({**self._config(), **self._spec.bootstrap.librdkafka, "error_cb": self._hear})
 
     def _config(self) -> ClientConfig:
         return {**PRODUCER_CONFIG, **self._spec.config}

@@ -176,7 +176,7 @@ class StreamReader:
         records = (
             self._session.readStream.format("kafka")
             .options(**{f"kafka.{name}": str(value) for name, value in spec.config.items()})
-            .option("kafka.bootstrap.servers", spec.bootstrap)
+            .options(**spec.bootstrap.spark)
             .option("kafka.isolation.level", spec.isolation)
             .option("assign", json.dumps({spec.topic: sorted(spec.starts)}))
             .option("startingOffsets", "earliest")

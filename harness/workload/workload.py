@@ -22,6 +22,7 @@ from typing import TypedDict, Unpack
 from pyspark.sql import SparkSession
 
 from harness.history.record_format import SMALLEST_RECORD_BYTES, check_words
+from harness.kafka.security import Bootstrap
 from harness.spark.control import ControlServer
 from harness.spark.session import SparkHandle
 from harness.workload.client_config import ClientConfig
@@ -108,7 +109,9 @@ class Workload:
         self._names = {letter: map(f"{letter}{{}}".format, itertools.count()) for letter in "pcgsd"}
 
     @contextmanager
-    def running(self, bootstrap: str, topic: str, partitions: int, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
+    def running(
+        self, bootstrap: Bootstrap, topic: str, partitions: int, **settings: Unpack[LoadSettings]
+    ) -> Iterator[Pair]:
         """Run a pair on a topic; yields when its first record was acked and read, and all its readers read.
 
         The live consumer reads uncommitted. With transactions there are two, one of each isolation level. The end of
@@ -160,7 +163,7 @@ class Workload:
             raise
 
     def _consumer(
-        self, bootstrap: str, topic: str, partitions: int, letter: str, isolation: Isolation, config: ClientConfig
+        self, bootstrap: Bootstrap, topic: str, partitions: int, letter: str, isolation: Isolation, config: ClientConfig
     ) -> ConsumerSpec:
         return ConsumerSpec(
             consumer=next(self._names[letter]),
@@ -186,7 +189,7 @@ class Workload:
         return StreamReader(session, self._on_event, consumer("s", wanted.isolation, {}))
 
     def drain(
-        self, bootstrap: str, ends: Mapping[tuple[str, int], int], *, isolation: Isolation = "read_uncommitted"
+        self, bootstrap: Bootstrap, ends: Mapping[tuple[str, int], int], *, isolation: Isolation = "read_uncommitted"
     ) -> tuple[Drained, ...]:
         """Read these partitions from their first offsets to these ends by Spark's Kafka source, into the history.
 

@@ -216,7 +216,7 @@ def test_by_tool(cluster: Cluster) -> None:
         (first, second): ("--add-config", f"{CORDONED}=[{first.path},{second.path}]"),
         (): ("--delete-config", CORDONED),
     }.items():
-        target = ("--bootstrap-server", cluster.bootstrap, "--entity-type", "brokers", "--entity-name", str(broker.id))
+        target = (*cluster.bootstrap.of_tool(Tool.CONFIGS), "--entity-type", "brokers", "--entity-name", str(broker.id))
         with tool_output(cluster.distribution, Tool.CONFIGS, *target, "--alter", *alter, timeout_s=timeouts.TOOL_S):
             await_in_force(state, broker, *log_dirs)
         state.check(also=[configs_tool])
@@ -466,7 +466,7 @@ def test_metadata_version(cluster: Cluster) -> None:
         )
     state.check(also=[metadata_log])
     check_record_versions(directories(cluster), RECORDS_BEFORE)
-    arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--release-version", CORDON_METADATA_VERSION)
+    arguments = (*cluster.bootstrap.of_tool(Tool.FEATURES), "upgrade", "--release-version", CORDON_METADATA_VERSION)
     with tool_output(cluster.distribution, Tool.FEATURES, *arguments, timeout_s=timeouts.TOOL_S):
         pass
     for broker in cluster.brokers:

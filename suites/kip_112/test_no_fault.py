@@ -221,7 +221,7 @@ def ask_any_broker(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
 
 def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
     """Write records that nothing checks, so that segments roll."""
-    client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "message.timeout.ms": 3000, "log_level": 0})
+    client = Producer({**cluster.bootstrap.librdkafka, "acks": "1", "message.timeout.ms": 3000, "log_level": 0})
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         client.produce(topic, bytes(1000))

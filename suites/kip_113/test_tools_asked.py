@@ -173,7 +173,7 @@ def _short(method: str) -> str:
 def check_options(orders: Topic) -> None:
     """kafka-log-dirs has the KIP's options; builds with :data:`LOG_DIRS_OPTIONS_RENAMED` have others instead."""
     cluster = orders.cluster
-    options = {"--bootstrap-server": cluster.bootstrap, "--broker-list": "1", "--topic-list": orders.name}
+    options = log_dirs_options(orders)
     kips = {"--bootstrap-server": "--zookeeper", "--broker-list": "--broker", "--topic-list": "--topics"}
     log_dirs_of(cluster, options)  # so a refusal below is about the one option that differs
     refusals = {}
@@ -185,6 +185,12 @@ def check_options(orders: Topic) -> None:
             refusals[of_kip] = str(error).rpartition(": ")[2]
     known = {option: f"{option.removeprefix('--')} is not a recognized option" for option in kips.values()}
     check_promised_or_known(LOG_DIRS_OPTIONS_RENAMED, cluster, refusals, promised={}, known=known)
+
+
+def log_dirs_options(orders: Topic) -> dict[str, str]:
+    """The options of kafka-log-dirs for the topic's replicas on the first broker."""
+    words = iter(orders.cluster.bootstrap.of_tool(Tool.LOG_DIRS))
+    return {**dict(zip(words, words, strict=True)), "--broker-list": "1", "--topic-list": orders.name}
 
 
 def log_dirs_of(cluster: Cluster, options: Mapping[str, str]) -> object:
@@ -210,8 +216,7 @@ KEYS = {
 
 def check_keys(orders: Topic) -> None:
     """kafka-log-dirs prints the KIP's keys; builds with :data:`LOG_DIRS_KEYS_RENAMED` print others."""
-    options = {"--bootstrap-server": orders.cluster.bootstrap, "--broker-list": "1", "--topic-list": orders.name}
-    seen = keys_of(log_dirs_of(orders.cluster, options))
+    seen = keys_of(log_dirs_of(orders.cluster, log_dirs_options(orders)))
     check_promised_or_known(LOG_DIRS_KEYS_RENAMED, orders.cluster, seen, promised=KIPS_KEYS, known=KEYS)
 
 

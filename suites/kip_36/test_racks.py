@@ -254,14 +254,14 @@ def kafka_topics(cluster: Cluster, *arguments: str) -> None:
         pass
 
 
-def connection(cluster: Cluster) -> tuple[str, str]:
+def connection(cluster: Cluster) -> tuple[str, ...]:
     """How kafka-topics reaches the cluster: by ZooKeeper where it can, since then the tool itself places replicas.
 
     Otherwise the brokers place them. On 2.8 the tool then can neither show their reason nor make them ignore racks.
     """
     if isinstance(cluster.quorum, ZooKeeperQuorum) and cluster.distribution.version.creates_topics_by_zookeeper:
         return "--zookeeper", cluster.quorum.connect
-    return "--bootstrap-server", cluster.bootstrap
+    return cluster.bootstrap.of_tool(Tool.TOPICS)
 
 
 def refusal(ask: Callable[[], object]) -> str | None:

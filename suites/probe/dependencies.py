@@ -18,6 +18,7 @@ from suites.probe.dependency import (
     KRAFT,
     METADATA_LOG,
     MOVES,
+    PEM,
     REASSIGNED,
     REASSIGNED_BY_REQUEST,
     TIERED,
@@ -67,6 +68,20 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=VOTERS_CHANGE,
         modes=KRAFT,
         builds=DYNAMIC_QUORUM,
+    ),
+    Dependency(
+        id="secured",
+        kind="start",
+        what="a broker starts with TLS, logins and ACLs: PEM files, an authorizer, users by kafka-storage --add-scram "
+        "or kafka-configs --zookeeper",
+        words=(
+            "kafka.security.authorizer.AclAuthorizer",
+            "org.apache.kafka.common.security.plain.PlainLoginModule",
+            "org.apache.kafka.common.security.scram.ScramLoginModule",
+            "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        ),
+        needed_by=("secured",),
+        builds=PEM,
     ),
     Dependency(
         id="rack-aware-selector",
@@ -214,6 +229,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         what="kafka-cluster unregister, which needs a live broker",
         words=(
             "--bootstrap-server",
+            "--config",
             "--id",
         ),
         needed_by=("kip-1066/broker-decommissioned", "kip-36/placement"),
@@ -289,11 +305,16 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     request("ShareFetch", 2, "share", builds=">=4.2", modes=KRAFT),
     request("ShareAcknowledge", 1, "share", builds=">=4.2", modes=KRAFT),
     request("DescribeQuorum", 0, modes=KRAFT),
+    request("SaslHandshake", 1, "secured", builds=">=2.7"),
+    request("SaslAuthenticate", 2, "secured", builds=">=2.7"),
+    request("CreateAcls", 1, "secured", builds=">=2.7"),
+    request("DescribeAcls", 1, "secured", builds=">=2.7"),
     Dependency(
         id="requests-of-brokers",
         kind="request",
-        what="AlterPartition v3, BrokerRegistration v3 and BrokerHeartbeat v1, which brokers send to the controller",
-        needed_by=("disks/leader-stopped",),
+        what="AlterPartition v3, BrokerRegistration v3, BrokerHeartbeat v1 and AssignReplicasToDirs v0, which brokers "
+        "send to the controller",
+        needed_by=("disks/leader-stopped", "secured/broker-reports"),
         modes=KRAFT,
         without="the case is unknown, since the controller gives no answer",
         tried=False,

@@ -67,6 +67,7 @@ KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
 CORDONS = VersionRange.parse(">=4.3")
 DYNAMIC_QUORUM = VersionRange.parse(">=3.9")
 TIERED = VersionRange.parse(">=3.9")
+PEM = VersionRange.parse(">=2.7")
 
 COMPARED = (
     "control",
@@ -83,6 +84,7 @@ COMPARED = (
     "quorum",
     "readers",
     "schedules",
+    "secured",
     "share",
     "tiered",
     "transactions",
@@ -118,6 +120,7 @@ FAIL_LOG_DIRS = (
     "races/failed-replica-rejoins",
     "readers",
     "schedules",
+    "secured",
     "share",
     "tiered",
     "transactions",
@@ -165,6 +168,7 @@ METADATA_LOG = (
     "migration",
     "quorum",
     "schedules",
+    "secured/broker-reports",
     "tiered",
     "upgrade",
 )

@@ -30,26 +30,16 @@ from harness.kafka.builds import Builds
 from harness.kafka.distribution import Distribution
 from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import Mode
-from suites.probe import files, logs, requests, tools
+from suites.probe import files, logs, requests, secured, tools
 from suites.probe.dependencies import DEPENDENCIES
 from suites.probe.dependency import UNTRIED, Dependency
-from suites.probe.trial import TRIES, Trial, Try
+from suites.probe.trial import ONE_REPLICA, TRIES, Trial, Try
 
-TRIED_BY = (requests, files, tools, logs)
+TRIED_BY = (requests, files, tools, secured, logs)
 """The modules with tries, in the order in which they run. The tries of the last one break the cluster."""
 
 State = Literal["works", "missing", "absent", "untried"]
 """``absent``: this build is not expected to have it."""
-
-_ONE_REPLICA = dict.fromkeys(
-    (
-        "offsets.topic.replication.factor",
-        "transaction.state.log.replication.factor",
-        "share.coordinator.state.topic.replication.factor",
-        "share.coordinator.state.topic.min.isr",
-    ),
-    "1",
-)
 
 
 class Ended(HarnessError):
@@ -189,7 +179,7 @@ def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Fou
     """
     began = time.monotonic()
     cluster = boot(
-        ClusterSpec(mode=mode, brokers=1, log_dirs=3, overrides=_ONE_REPLICA),
+        ClusterSpec(mode=mode, brokers=1, log_dirs=3, overrides=ONE_REPLICA),
         distribution,
         run_id=f"probe-{secrets.token_hex(3)}",
         record_dir=record_dir,

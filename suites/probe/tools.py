@@ -77,7 +77,7 @@ def _min_isr(trial: Trial) -> str:
 @tries("tool-topics-create")
 def _create(trial: Trial) -> str:
     options = ("--create", "--topic", "by-tool", "--partitions", "2", "--replication-factor", "1")
-    tool_lines(trial.cluster.distribution, Tool.TOPICS, "--bootstrap-server", trial.broker.bootstrap, *options)
+    tool_lines(trial.cluster.distribution, Tool.TOPICS, *trial.broker.bootstrap.of_tool(Tool.TOPICS), *options)
     await_until(
         lambda: sum(p.topic == "by-tool" for p in trial.admin.describe_cluster().partitions) == 2,
         timeout_s=SOON_S,
@@ -177,7 +177,8 @@ def _first_tasks(trial: Trial) -> str:
 @tries("tool-configs-alter")
 def _alter(trial: Trial) -> str:
     first, second, _ = (str(log_dir.path) for log_dir in trial.broker.log_dirs)
-    target = ("--bootstrap-server", trial.broker.bootstrap, "--entity-type", "brokers", "--entity-name", "1", "--alter")
+    at = trial.broker.bootstrap.of_tool(Tool.CONFIGS)
+    target = (*at, "--entity-type", "brokers", "--entity-name", "1", "--alter")
     for alter, value in (
         (("--add-config", f"{CORDONED}=[{first},{second}]"), f"{first},{second}"),
         (("--delete-config", CORDONED), None),
@@ -241,7 +242,7 @@ def _list(trial: Trial) -> str:
 @tries("tool-cluster")
 def _unregister(trial: Trial) -> str:
     """Ask to unregister a broker that does not exist: the answer must say so."""
-    arguments = ("unregister", "--bootstrap-server", trial.broker.bootstrap, "--id", "77")
+    arguments = ("unregister", *trial.broker.bootstrap.of_tool(Tool.CLUSTER), "--id", "77")
     try:
         said = tool_lines(trial.cluster.distribution, Tool.CLUSTER, *arguments)
     except ToolFailed as error:
@@ -254,7 +255,7 @@ def _unregister(trial: Trial) -> str:
 @tries("tool-metadata-quorum")
 def _metadata_quorum(trial: Trial) -> str:
     """Ask to remove a voter that does not exist, and to add a controller that is a voter: the answers must say so."""
-    distribution, at = trial.cluster.distribution, ("--bootstrap-server", trial.broker.bootstrap)
+    distribution, at = trial.cluster.distribution, trial.broker.bootstrap.of_tool(Tool.METADATA_QUORUM)
     seen = tool_answers.describe_quorum(distribution, trial.broker.bootstrap)
     if len(seen.voters) != 1 or seen != trial.admin.describe_quorum():
         raise Lacking(f"it shows {seen}, and DescribeQuorum {trial.admin.describe_quorum()}")
@@ -273,7 +274,7 @@ def _metadata_quorum(trial: Trial) -> str:
 @tries("tool-features")
 def _features(trial: Trial) -> str:
     """Upgrade to the present version: nothing changes."""
-    at = ("--bootstrap-server", trial.broker.bootstrap)
+    at = trial.broker.bootstrap.of_tool(Tool.FEATURES)
     described = "".join(tool_lines(trial.cluster.distribution, Tool.FEATURES, *at, "describe"))
     found = re.search(r"metadata\.version\s.*?FinalizedVersionLevel: (\S+)", described)
     if found is None:
@@ -365,7 +366,7 @@ def _dump_log(trial: Trial) -> str:
 
 @tries("tool-verifiable")
 def _verifiable(trial: Trial) -> str:
-    at, timeout_s = ("--bootstrap-server", trial.broker.bootstrap, "--topic", TOPIC), timeouts.TOOL_S
+    at, timeout_s = (*trial.broker.bootstrap.of_tool(Tool.VERIFIABLE_PRODUCER), "--topic", TOPIC), timeouts.TOOL_S
     distribution = trial.cluster.distribution
     sent = ("--max-messages", "100", "--acks", "-1")
     with tool_output(distribution, Tool.VERIFIABLE_PRODUCER, *at, *sent, timeout_s=timeout_s) as said:

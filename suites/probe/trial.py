@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -20,6 +20,16 @@ from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.mbeans import MBeans
 from harness.waiting import await_until
 
+ONE_REPLICA = dict.fromkeys(
+    (
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.min.isr",
+    ),
+    "1",
+)
+"""The settings of a cluster of one broker."""
 SOON_S = 10.0
 """Seconds that a healthy broker's immediate actions may take on a busy machine."""
 TOPIC = "probe"
@@ -38,12 +48,14 @@ class Trial:
 
     :ivar since: the times of actions that logs may show, by name
     :ivar future: the future replica's folders of a held move
+    :ivar spoke_secured: the version of each request to a broker with TLS, logins and ACLs, by its name
     """
 
     cluster: Cluster
     began: datetime = field(default_factory=now)
     since: dict[str, datetime] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)
+    spoke_secured: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def connection(self) -> Connection:
@@ -90,7 +102,7 @@ class Trial:
             what=f"all partitions of topic {TOPIC} to have a leader",
             retry_on=(NoAnswer,),
         )
-        client = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "batch.size": 16384})
+        client = Producer({**self.broker.bootstrap.librdkafka, "acks": "all", "batch.size": 16384})
         for number in range(RECORDS):
             client.produce(TOPIC, f"probe {number}".ljust(12_000), partition=number % PARTITIONS)
         await_until(

@@ -12,9 +12,11 @@ from harness.cluster.nodes.node import Node
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import node_id
 from harness.errors import PromiseBroken, ToolFailed
+from harness.host.scratch import scratch
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import QuorumReplica, QuorumState
+from harness.kafka.security import properties_text
 from harness.kafka.tool_answers import describe_quorum
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
@@ -39,8 +41,11 @@ def add_voter(cluster: Cluster, controller: Node) -> None:
 
     :raises PromiseBroken: the tool fails
     """
-    with OwnPart(cluster, "add a controller to the voters", needs_all=False).served():
-        at = ("--bootstrap-server", cluster.bootstrap, "--command-config", str(controller.config))
+    with OwnPart(cluster, "add a controller to the voters", needs_all=False).served(), scratch("voter") as folder:
+        # The tool finds the controller's settings and its own in one file.
+        config = folder / "server.properties"
+        config.write_text(controller.config.read_text() + properties_text(cluster.bootstrap.security.java))
+        at = ("--bootstrap-server", str(cluster.bootstrap), "--command-config", str(config))
         tool_lines(cluster.distribution, Tool.METADATA_QUORUM, *at, "add-controller")
     cluster.journal.write("voter.added", controller=controller.spec.name)
 
@@ -52,7 +57,7 @@ def remove_voter(cluster: Cluster, replica: QuorumReplica) -> None:
     """
     voter = ("--controller-id", str(replica.id), "--controller-directory-id", replica.directory_id)
     with OwnPart(cluster, "remove a controller from the voters", needs_all=False).served():
-        at = ("--bootstrap-server", cluster.bootstrap)
+        at = cluster.bootstrap.of_tool(Tool.METADATA_QUORUM)
         tool_lines(cluster.distribution, Tool.METADATA_QUORUM, *at, "remove-controller", *voter)
     cluster.journal.write("voter.removed", voter=str(replica))
 

@@ -149,7 +149,7 @@ def a_member_of(group: str, cluster: Cluster) -> str:
 
     :raises PromiseBroken: it names none
     """
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    client = AdminClient({**cluster.bootstrap.librdkafka})
 
     def ids() -> list[str]:
         [described] = client.describe_consumer_groups([group]).values()

@@ -17,6 +17,7 @@ from harness.cluster.cluster import Cluster, boot
 from harness.cluster.spec import ClusterSpec
 from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.security import Bootstrap
 from harness.kafka.versions import Mode
 from harness.spark.session import SessionSource, end_spark, spark_session
 from suites.selftest.forked_commands import Commands, fork_server
@@ -90,7 +91,7 @@ def lone_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def bootstrap(lone_broker: Cluster) -> str:
+def bootstrap(lone_broker: Cluster) -> Bootstrap:
     """The address of a real broker."""
     return lone_broker.bootstrap
 

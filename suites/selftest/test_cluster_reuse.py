@@ -168,7 +168,7 @@ def raise_mistake(*_: object) -> None:
 
 @pytest.mark.parametrize("error", [ConnectionLoss(), KazooTimeoutError("Connection time-out")])
 def test_a_zookeeper_that_does_not_answer_is_no_mistake(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_self: KazooClient) -> None:
+    def start(_self: KazooClient, _timeout_s: float) -> None:
         raise error
 
     monkeypatch.setattr(KazooClient, "start", start)

@@ -9,6 +9,7 @@ import pytest
 from harness import timeouts
 from harness.errors import PromiseBroken, ToolFailed
 from harness.kafka.java_client import MetadataVersion
+from harness.kafka.security import Bootstrap
 from harness.kafka.tool_answers import Feature, read_features
 from suites.selftest.fakes import fake_cluster
 from suites.upgrade import test_features as features
@@ -66,6 +67,6 @@ def test_a_downgrade_succeeds_unless_the_metadata_changed_in_between(
     monkeypatch.setattr(features, "tool_lines", ask)
     monkeypatch.setattr(features, "describe_features", describe)
     monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
-    cluster = fake_cluster("4.4.0", bootstrap="")
+    cluster = fake_cluster("4.4.0", bootstrap=Bootstrap(addresses=""))
     with nullcontext() if says is None else pytest.raises(PromiseBroken, match=says):
         features.check_downgraded(cluster, "4.3-IV0")

@@ -11,6 +11,7 @@ from harness import timeouts
 from harness.cluster.topic import Partition
 from harness.journal import now
 from harness.kafka.admin import Admin, Refused
+from harness.kafka.security import Bootstrap
 from suites.group_offsets import AckedCommit, MemberlessGroup, acked_while_held
 from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import fake, fake_broker, fake_cluster, partition_of
@@ -29,7 +30,7 @@ class FakeCoordinator:
         self._stable = stable
         with socket.socket() as unused:  # nobody listens there any more
             unused.bind(("127.0.0.1", 0))
-            self._address = f"127.0.0.1:{unused.getsockname()[1]}"
+            self._port = unused.getsockname()[1]
         self.log = self._log()
 
     def commit(self, _group: str, _topic: str, _partition: int, offset: int) -> None:
@@ -42,7 +43,9 @@ class FakeCoordinator:
 
     def _log(self) -> Partition:
         broker = fake_broker(
-            admin=fake(Admin, commit_offset=self.commit, committed_offset=self.committed), bootstrap=self._address
+            admin=fake(Admin, commit_offset=self.commit, committed_offset=self.committed),
+            port=self._port,
+            bootstrap=Bootstrap(addresses=f"127.0.0.1:{self._port}"),
         )
         return fake(Partition, cluster=fake_cluster(), topic="__consumer_offsets", index=0, leader=lambda: broker)
 

@@ -18,6 +18,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.mbeans import BrokerMetrics, MBeans
+from harness.kafka.security import Bootstrap
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.case import Case, CaseId
 from harness.runner.case_workload import CaseWorkload
@@ -133,7 +134,7 @@ def test_consumers_sent_to_a_failed_replica_are_distinguished_from_a_cluster_tha
 def test_kafka_topics_places_replicas_itself_where_it_can(version: str, quorum: type[Quorum], option: str) -> None:
     """Where the tool can reach ZooKeeper, it places replicas itself; elsewhere the brokers do."""
     of_mode = fake(ZooKeeperQuorum, connect="host:2") if quorum is ZooKeeperQuorum else fake(KRaftQuorum)
-    cluster = fake_cluster(version, quorum=of_mode, bootstrap="host:9")
+    cluster = fake_cluster(version, quorum=of_mode, bootstrap=Bootstrap(addresses="host:9"))
     assert connection(cluster) == (option, {"--zookeeper": "host:2", "--bootstrap-server": "host:9"}[option])
 
 

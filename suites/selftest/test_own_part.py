@@ -31,6 +31,7 @@ from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from harness.kafka.mbeans import MBeans
+from harness.kafka.security import Bootstrap
 from harness.runner.case_outcome import CaseLog, conclude
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.workload import Workload
@@ -255,7 +256,7 @@ def test_clients_that_are_not_served(cluster: Cluster, monkeypatch: pytest.Monke
     expected = Inconclusive if is_crowded else PromiseBroken
     with (
         pytest.raises(expected, match=r"Kafka must serve .*: waited .*COORDINATOR") as raised,
-        workload._served(OwnPart(cluster, "serve clients"), "localhost:1", topic_of("orders")),
+        workload._served(OwnPart(cluster, "serve clients"), Bootstrap(addresses="localhost:1"), topic_of("orders")),
     ):
         pass
     outcome, _ = conclude(CaseLog(troubles=[raised.value]), None, must_be_judged=True, test_file=Path(__file__))

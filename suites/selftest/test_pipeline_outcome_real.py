@@ -268,7 +268,7 @@ def test_rights_that_are_taken_away(cluster: Cluster) -> None:
         AclBinding(ResourceType.TOPIC, topic.name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", *right)
         for right in rights.items()
     ]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({**cluster.bootstrap.librdkafka})
     for done in admin.create_acls(acls).values():
         done.result(10)
     sending.send_until("TOPIC_AUTHORIZATION_FAILED")  # the broker gets the ACL a little later

@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.history.write_ahead import Reservation, settle
 from harness.journal import Journal
+from harness.kafka.security import Bootstrap
 from harness.measure.gaps import ClientTimes
 from harness.spark.control import ABORT, ControlServer, DriverLink
 from harness.spark.session import SparkHandle
@@ -47,7 +48,7 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def topic(bootstrap: str) -> str:
+def topic(bootstrap: Bootstrap) -> str:
     return new_topic(bootstrap, "pair", PARTITIONS)
 
 
@@ -73,7 +74,7 @@ def process_of(run_dir: Path, task: str) -> int:
     return int(said[1])
 
 
-def test_acks_live_reads_and_drain_agree(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
+def test_acks_live_reads_and_drain_agree(workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path) -> None:
     began_at = datetime.now(UTC)
     with workload.running(bootstrap, topic, PARTITIONS, keys=5, producers=2, rate_per_s=500) as pair:
         pair.await_progress(after=datetime.now(UTC))
@@ -103,7 +104,7 @@ def test_acks_live_reads_and_drain_agree(workload: Workload, bootstrap: str, top
 
 
 def test_a_killed_consumer_goes_on_where_it_was(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path, journal: Journal
 ) -> None:
     with workload.running(bootstrap, topic, PARTITIONS) as pair:
         os.kill(process_of(tmp_path, "c0-0"), signal.SIGKILL)
@@ -117,7 +118,7 @@ def test_a_killed_consumer_goes_on_where_it_was(
 
 
 def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
     with workload.running(bootstrap, topic, 1) as pair:
         os.kill(process_of(tmp_path, "c0-0"), signal.SIGSTOP)
@@ -157,7 +158,7 @@ class Waiting(Standing):
     ids=["stands-still", "asks", "asks-nobody", "at-the-end", "at-the-end-without-rack"],
 )
 def test_a_client_that_stands_still_alone_is_given_up(
-    bootstrap: str,
+    bootstrap: Bootstrap,
     topic: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +182,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
             starts={0: StartAt()},
             config=config,
         )
-        producer = Producer({"bootstrap.servers": bootstrap})
+        producer = Producer({**bootstrap.librdkafka})
         producer.produce(topic, b"handed to a fresh client", partition=0)
         assert producer.flush(30) == 0
         with ThreadPoolExecutor(1) as beside:
@@ -200,7 +201,9 @@ def test_a_client_that_stands_still_alone_is_given_up(
         server.close()
 
 
-def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workload, bootstrap: str, topic: str) -> None:
+def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(
+    workload: Workload, bootstrap: Bootstrap, topic: str
+) -> None:
     """Records sent after an instant wait behind earlier ones; on a slow pair this shows nothing of Kafka."""
     with (
         workload.running(bootstrap, topic, PARTITIONS) as pair,
@@ -210,7 +213,7 @@ def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workloa
 
 
 def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path, journal: Journal
 ) -> None:
     with workload.running(bootstrap, topic, 1) as pair:
         consumer = process_of(tmp_path, "c0-0")
@@ -223,7 +226,7 @@ def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
             what="records that the consumer has not read",
         )
         deleted_below = progress.partitions[0].acked_end
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = AdminClient({**bootstrap.librdkafka})
         gone = TopicPartition(topic, 0, deleted_below)
         admin.delete_records([gone])[gone].result()
         os.kill(consumer, signal.SIGCONT)
@@ -236,7 +239,7 @@ def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
 
 
 def test_a_killed_producer_fails_its_pair_and_leaves_no_phantoms(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
 
     def run_and_kill() -> None:
@@ -252,7 +255,7 @@ def test_a_killed_producer_fails_its_pair_and_leaves_no_phantoms(
 
 
 def test_a_second_attempt_of_a_producer_sends_nothing(
-    spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path
+    spark: SparkHandle, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
     spec = ProducerSpec(
         producer="p0", run_dir=tmp_path, run_token="selftest", bootstrap=bootstrap, topic=topic, partitions=PARTITIONS
@@ -273,8 +276,10 @@ def test_a_second_attempt_of_a_producer_sends_nothing(
     assert set(Counter(row["seq"] for row in stored_rows(tmp_path, "produced")).values()) == {1}
 
 
-def test_records_of_others_are_of_no_producer(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
-    stranger = Producer({"bootstrap.servers": bootstrap})
+def test_records_of_others_are_of_no_producer(
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path
+) -> None:
+    stranger = Producer({**bootstrap.librdkafka})
     values = [None, b"", b"\xff\x00", b"jbod other p0 0 xxxxxxxx", b"jbod selftest p9 3 x", b"hello"]
     for value in values:
         stranger.produce(topic, value, partition=0)
@@ -290,7 +295,7 @@ def test_records_of_others_are_of_no_producer(workload: Workload, bootstrap: str
 
 
 def test_a_log_shorter_than_its_end_offset_is_not_drained_to_the_end(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
     with workload.running(bootstrap, topic, PARTITIONS) as pair:
         pass
@@ -299,13 +304,15 @@ def test_a_log_shorter_than_its_end_offset_is_not_drained_to_the_end(
     assert (drained.position, drained.end_offset) == (acked_end, acked_end + 1000)
 
 
-def test_a_drain_of_what_is_not_there_is_the_pipelines_error(workload: Workload, bootstrap: str) -> None:
+def test_a_drain_of_what_is_not_there_is_the_pipelines_error(workload: Workload, bootstrap: Bootstrap) -> None:
     with pytest.raises(PipelineError, match="nowhere-0"):
         workload.drain(bootstrap, {("nowhere", 0): 5})
 
 
-def test_an_open_transaction_holds_a_read_committed_drain_back(workload: Workload, bootstrap: str, topic: str) -> None:
-    sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+def test_an_open_transaction_holds_a_read_committed_drain_back(
+    workload: Workload, bootstrap: Bootstrap, topic: str
+) -> None:
+    sender = Producer({**bootstrap.librdkafka, "transactional.id": topic})
     sender.init_transactions(30)
     for commit in (True, False):
         sender.begin_transaction()
@@ -323,7 +330,7 @@ def test_an_open_transaction_holds_a_read_committed_drain_back(workload: Workloa
 
 
 def test_an_error_in_the_block_ends_the_tasks_at_once(
-    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+    workload: Workload, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
     raised_at: list[float] = []
 
@@ -341,13 +348,14 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 DRIVER = """
 import sys
 from pathlib import Path
+from harness.kafka.security import Bootstrap
 from harness.workload.workload import Workload
 from harness.spark.session import SparkHandle
 
 bootstrap, topic, run_dir, *jars = sys.argv[1:]
 spark = SparkHandle(None, jars=[Path(jar) for jar in jars])
 workload = Workload(spark, Path(run_dir), "selftest", lambda kind, **fields: None)
-with workload.running(bootstrap, topic, 1) as pair:
+with workload.running(Bootstrap(addresses=bootstrap), topic, 1) as pair:
     pair.await_count(2000)  # a part of the history is written after 0.7 s
     print("ready", flush=True)
     sys.stdin.read()
@@ -355,12 +363,12 @@ with workload.running(bootstrap, topic, 1) as pair:
 
 
 def test_nothing_outlives_a_killed_driver_and_no_row_is_lost(
-    spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path
+    spark: SparkHandle, bootstrap: Bootstrap, topic: str, tmp_path: Path
 ) -> None:
     jars = [
         url.removeprefix("file:") for url in spark.session().sparkContext.getConf().get("spark.jars", "").split(",")
     ]
-    arguments = [sys.executable, "-c", DRIVER, bootstrap, topic, str(tmp_path), *jars]
+    arguments = [sys.executable, "-c", DRIVER, str(bootstrap), topic, str(tmp_path), *jars]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"ready\n"

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
 from harness.journal import Journal
+from harness.kafka.security import Bootstrap
 from harness.spark.session import SparkHandle
 from harness.waiting import await_until
 from harness.workload.pair import Pair
@@ -33,7 +34,7 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def topic(bootstrap: str) -> str:
+def topic(bootstrap: Bootstrap) -> str:
     return new_topic(bootstrap, "readers", PARTITIONS)
 
 
@@ -66,7 +67,7 @@ def check_positions(run_dir: Path, consumer: str) -> None:
 
 
 def drain_and_judge(
-    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, pair: Pair, run_dir: Path
+    workload: Workload, spark: SparkHandle, bootstrap: Bootstrap, topic: str, pair: Pair, run_dir: Path
 ) -> Verdict:
     workload.drain(bootstrap, {(topic, each.partition): each.acked_end for each in pair.progress.partitions})
     return judge_again(spark, pair, run_dir)
@@ -91,7 +92,7 @@ def moves(journal: Journal, was: str, consumer: str) -> list[set[int]]:
 
 
 def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
-    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+    workload: Workload, spark: SparkHandle, bootstrap: Bootstrap, topic: str, tmp_path: Path, journal: Journal
 ) -> None:
     with workload.running(bootstrap, topic, PARTITIONS, readers=(Stream(), Group())) as pair:
         pair.await_readers(after=datetime.now(UTC))
@@ -139,7 +140,7 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
         assert consumers[0] in of
 
 
-def test_a_group_needs_a_partition_for_each_member(workload: Workload, bootstrap: str, topic: str) -> None:
+def test_a_group_needs_a_partition_for_each_member(workload: Workload, bootstrap: Bootstrap, topic: str) -> None:
     with (
         pytest.raises(ValueError, match="a group of 2 members needs at least 2"),
         workload.running(bootstrap, topic, 1, readers=(Group(),)),
@@ -150,7 +151,7 @@ def test_a_group_needs_a_partition_for_each_member(workload: Workload, bootstrap
 def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
     workload: Workload,
     spark: SparkHandle,
-    bootstrap: str,
+    bootstrap: Bootstrap,
     topic: str,
     tmp_path: Path,
     journal: Journal,
@@ -192,7 +193,7 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
 
 
 def test_a_killed_members_partitions_are_read_on(
-    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+    workload: Workload, spark: SparkHandle, bootstrap: Bootstrap, topic: str, tmp_path: Path, journal: Journal
 ) -> None:
     with workload.running(bootstrap, topic, PARTITIONS, readers=(Group(),)) as pair:
         said = re.search(r"process (\d+)", (tmp_path / "history/.claims/g0-0").read_text())

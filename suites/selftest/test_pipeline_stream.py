@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.errors import PipelineError
+from harness.kafka.security import Bootstrap
 from harness.workload.consumer import ConsumerSpec, StartAt
 from harness.workload.stream import StreamReader
 from suites.selftest.fakes import fake
@@ -40,7 +41,7 @@ def stream(says: object, tmp_path: Path) -> StreamReader:
         session=0,
         run_token="run",
         run_dir=tmp_path,
-        bootstrap="nowhere:1",
+        bootstrap=Bootstrap(addresses="nowhere:1"),
         topic="t",
         starts={0: StartAt()},
         isolation="read_committed",

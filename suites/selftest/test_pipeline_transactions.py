@@ -19,6 +19,7 @@ from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
 from harness.errors import PipelineError
 from harness.journal import Journal
+from harness.kafka.security import Bootstrap
 from harness.spark.session import SparkHandle
 from harness.waiting import await_until
 from harness.workload.consumer import Isolation
@@ -39,7 +40,7 @@ class Bench:
 
     workload: Workload
     spark: SparkHandle
-    bootstrap: str
+    bootstrap: Bootstrap
     topic: str
     run_dir: Path
     journal: Journal
@@ -48,7 +49,7 @@ class Bench:
         return self.workload.running(self.bootstrap, self.topic, PARTITIONS, **settings)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        client = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "x", "isolation.level": "read_uncommitted"})
+        client = Consumer({**self.bootstrap.librdkafka, "group.id": "x", "isolation.level": "read_uncommitted"})
         found = {
             (self.topic, p): client.get_watermark_offsets(TopicPartition(self.topic, p), 10)[1]
             for p in range(PARTITIONS)
@@ -82,7 +83,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(spark: SparkHandle, bootstrap: str, tmp_path: Path) -> Iterator[Bench]:
+def bench(spark: SparkHandle, bootstrap: Bootstrap, tmp_path: Path) -> Iterator[Bench]:
     topic = new_topic(bootstrap, "transactions", PARTITIONS)
     journal = Journal(None)
     # A token for each test: it is part of the transactional.id, and all tests share the broker.
@@ -93,7 +94,7 @@ def bench(spark: SparkHandle, bootstrap: str, tmp_path: Path) -> Iterator[Bench]
 
 def fence(bench: Bench) -> None:
     """Take over the producer's transactional.id: its open transaction is aborted, or its commit is completed."""
-    other = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": f"jbod-{bench.topic[-8:]}-p0"})
+    other = Producer({**bench.bootstrap.librdkafka, "transactional.id": f"jbod-{bench.topic[-8:]}-p0"})
     other.init_transactions(30)
 
 
@@ -151,7 +152,7 @@ def test_an_open_transaction_holds_the_read_committed_consumer_back(
 ) -> None:
     monkeypatch.setattr("harness.workload.pair.OPEN_TRANSACTION_S", 5.0)
     never = {"transaction.timeout.ms": 600_000}
-    stranger = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": bench.topic, **never})
+    stranger = Producer({**bench.bootstrap.librdkafka, "transactional.id": bench.topic, **never})
     stranger.init_transactions(30)
     with bench.running(transactional=Transactions()) as pair:
         stranger.begin_transaction()

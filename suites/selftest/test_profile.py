@@ -16,6 +16,7 @@ from harness.cluster.spec import ClusterSpec
 from harness.errors import AwaitTimeout
 from harness.kafka.broker_properties import refusals
 from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.security import ListenerSecurity
 from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from harness.runner import ledger
@@ -92,7 +93,9 @@ def test_it_is_no_ordinary_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_a_case_that_relies_on_the_fast_settings_is_skipped(profile: Profile, any_profile: bool) -> None:
     spec = ClusterSpec(mode=Mode.KRAFT)
-    run = fake(Run, profile=profile, settings={LAG: "1"}, spec=lambda _: spec)
+    run = fake(
+        Run, profile=profile, settings={LAG: "1"}, listener_security=ListenerSecurity.PLAINTEXT, spec=lambda _: spec
+    )
     declared = fake(DeclaredCase, scenario=fake(Scenario, any_profile=any_profile))
     why = "the scenario relies on the fast settings, and this is --profile production"
     assert run.unfit_settings(declared) == (None if any_profile or profile is FAST else why)

@@ -34,10 +34,11 @@ def test_the_plugin_works_beside_the_default_builds(mode: Mode, tmp_path: Path) 
 
 
 def test_a_broker_gets_the_paths() -> None:
-    settings = tiered_settings(Path("/p.jar"), Path("/remote"), "INTERNAL")
+    settings = tiered_settings(Path("/p.jar"), Path("/remote"), "INTERNAL", {"sasl.mechanism": "PLAIN"})
     assert settings["remote.log.storage.manager.class.path"] == "/p.jar"
     assert settings["remote.log.metadata.manager.listener.name"] == "INTERNAL"
     assert settings["rsm.config.dir"] == "/remote"
+    assert settings["rlmm.config.remote.log.metadata.common.client.sasl.mechanism"] == "PLAIN"
     assert settings["remote.log.storage.system.enable"] == "true"
 
 

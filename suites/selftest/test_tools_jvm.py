@@ -78,7 +78,7 @@ def test_java_answers_or_fails_with_its_reason(build: Distribution) -> None:
 def test_they_say_the_same_in_either_jvm(lone_broker: Cluster) -> None:
     """This includes failures, by an exit code or an exception, also where pyspark has replaced py4j's error."""
     install_exception_handler()
-    build, at = lone_broker.distribution, ("--bootstrap-server", lone_broker.bootstrap)
+    build, at = lone_broker.distribution, lone_broker.bootstrap.of_tool(Tool.TOPICS)
     lone_broker.create_topic("orders", partitions=3, replicas=1)
     pids = set()
     for tool, arguments in (
@@ -117,7 +117,7 @@ def test_one_that_hangs_is_ended(build: Distribution, monkeypatch: pytest.Monkey
 
 @pytest.mark.cluster
 def test_a_jvm_that_has_died_is_reported_and_replaced(build: Distribution, lone_broker: Cluster) -> None:
-    question = ("--bootstrap-server", lone_broker.bootstrap, "--list")
+    question = (*lone_broker.bootstrap.of_tool(Tool.TOPICS), "--list")
     said = tool_lines(build, Tool.TOPICS, *question)
     died = jvm_of(build)
     os.kill(died, signal.SIGKILL)

@@ -11,6 +11,7 @@ from harness.cluster.watcher import Watcher
 from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.metadata import ClusterState
+from harness.kafka.security import Bootstrap
 from suites.selftest.fakes import cluster_state, fake, fake_broker, partition_state
 from suites.selftest.journal_lines import lines_of
 
@@ -35,7 +36,7 @@ def test_a_topic_made_again_begins_with_the_first_epoch(ids: tuple[str, str], mo
     ]
     left = iter(answers)
     monkeypatch.setattr(watcher, "Admin", lambda _: fake(Admin, describe_cluster=lambda: next(left)[1]))
-    brokers = [fake_broker(id, bootstrap=f"127.0.0.1:{id}") for id in (1, 2)]
+    brokers = [fake_broker(id, port=id, bootstrap=Bootstrap(addresses=f"127.0.0.1:{id}")) for id in (1, 2)]
     journal = Journal(None)
     watch = Watcher(brokers, journal)
     for id, _ in answers:

@@ -29,7 +29,7 @@ class NumberedWriter:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._client = Producer({**PRODUCER_CONFIG, "bootstrap.servers": partition.cluster.bootstrap})
+        self._client = Producer({**PRODUCER_CONFIG, **partition.cluster.bootstrap.librdkafka})
         self._failed = Counter[str]()
         self._writing, self._finished = threading.Lock(), False
         self.written_at: dict[bytes, float] = {}

@@ -171,7 +171,7 @@ def check_read_from_start(partition: Partition, end: int) -> None:
     """
     client = Consumer(
         {
-            "bootstrap.servers": partition.cluster.bootstrap,
+            **partition.cluster.bootstrap.librdkafka,
             "group.id": "tiered",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

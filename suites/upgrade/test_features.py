@@ -163,4 +163,4 @@ def _downgrade_error(cluster: Cluster, level: int) -> str | None:
 
 
 def _features(cluster: Cluster, *command: str) -> list[str]:
-    return tool_lines(cluster.distribution, Tool.FEATURES, "--bootstrap-server", cluster.bootstrap, *command)
+    return tool_lines(cluster.distribution, Tool.FEATURES, *cluster.bootstrap.of_tool(Tool.FEATURES), *command)

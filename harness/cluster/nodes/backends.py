@@ -15,6 +15,9 @@ from harness.kafka.versions import Mode
 SEVERAL_BUILDS = "several builds"
 """The ability to run nodes of one cluster on different builds."""
 
+SECURED_LISTENERS = "secured listeners"
+"""The ability to protect listeners with TLS and SASL (``--listener-security``)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BackendKind:
@@ -31,6 +34,10 @@ class BackendKind:
     make: Callable[[ClusterContext], Backend]
     lacks: tuple[Ability, ...] = ()
     check: Callable[[], object] = lambda: None
+
+    def lacking(self, name: str) -> Ability | None:
+        """The ability with this name if the backend lacks it."""
+        return next((each for each in self.lacks if each.name == name), None)
 
 
 def _check_containers() -> None:
@@ -77,6 +84,13 @@ _ONE_MODE = Ability(
     needed_for="migrations from ZooKeeper to KRaft",
     fix="--backend process",
 )
+_PLAIN_LISTENERS = Ability(
+    name=SECURED_LISTENERS,
+    present=False,
+    found="the compose files have listeners in plain text",
+    needed_for="TLS, logins and ACLs",
+    fix="--backend process",
+)
 BACKENDS = {
     "process": BackendKind(
         runtime=lambda distribution, _mode, _say: process_runtime(distribution),
@@ -86,7 +100,7 @@ BACKENDS = {
     "docker": BackendKind(
         runtime=_container_runtime,
         make=_container_backend,
-        lacks=(_ONE_IMAGE, _ONE_MODE),
+        lacks=(_ONE_IMAGE, _ONE_MODE, _PLAIN_LISTENERS),
         check=_check_containers,
     ),
 }

@@ -67,7 +67,7 @@ class ProcessBackend:
         return self.endpoint(broker, "quorum").address
 
     def listeners(self, broker: str) -> Mapping[str, str]:
-        listener = f"PLAINTEXT://{self.endpoint(broker, SERVICE).address}"
+        listener = f"{self.context.spec.listener_security.protocol}://{self.endpoint(broker, SERVICE).address}"
         return {"listeners": listener, "advertised.listeners": listener}
 
     def file(self, path: Path) -> Path:

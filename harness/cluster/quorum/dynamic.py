@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.cluster.nodes.node import SERVICE, Backend, NodeSpec
-from harness.cluster.quorum.format_template import FormatTemplate, random_uuid
+from harness.cluster.quorum.format_template import FormatTemplate, random_uuid, scram_options
 from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.security import UNPROTECTED, ClusterSecurity
 from harness.cluster.spec import ClusterSpec
-from harness.host.ports import HOST
 from harness.host.scratch import scratch
 from harness.host.undo import UndoLog
-from harness.kafka.admin import Admin
-from harness.kafka.connection import Connection
 from harness.kafka.distribution import Distribution
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
@@ -40,6 +38,7 @@ class DynamicQuorum(KRaftQuorum):
         main_class: str,
         undo_log: UndoLog,
         distribution: Distribution,
+        security: ClusterSecurity = UNPROTECTED,
     ) -> None:
         super().__init__(
             spec=spec,
@@ -48,6 +47,7 @@ class DynamicQuorum(KRaftQuorum):
             template=template,
             main_class=main_class,
             undo_log=undo_log,
+            security=security,
         )
         self._distribution = distribution
 
@@ -68,7 +68,7 @@ class DynamicQuorum(KRaftQuorum):
         endpoint = self._backend.endpoint(f"controller-{id}", SERVICE)
         self._addresses[id] = endpoint.address
         self._ports[id] = endpoint.port
-        self._admins[id] = Admin(Connection(HOST, endpoint.port))
+        self._admins[id] = self._admin(endpoint.port)
         return self._controller(id)
 
     def format_observer(self, controller: NodeSpec) -> None:
@@ -77,7 +77,11 @@ class DynamicQuorum(KRaftQuorum):
 
     def _format(self, controller: NodeSpec, *voters: str) -> None:
         release = self._spec.metadata_version
-        options = (*voters, *(() if release is None else ("--release-version", release)))
+        options = (
+            *voters,
+            *scram_options(self._security.passwords),
+            *(() if release is None else ("--release-version", release)),
+        )
         format_controller(self._distribution, controller.properties, self.cluster_id, *options)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ def format_template(distribution: Distribution, metadata_version: str | None = N
     :raises DistributionError: ``kafka-storage format`` failed, or its files can't be a template
     """
     suffix = "" if metadata_version is None else f"-{metadata_version}"
-    release = () if metadata_version is None else ("--release-version", metadata_version)
+    release = _release_options(metadata_version)
     target = cache_dir() / f"kraft-formatted-{distribution.sha256[:16]}{suffix}"
 
     def make(folder: Path) -> None:
@@ -82,6 +83,33 @@ def format_template(distribution: Distribution, metadata_version: str | None = N
             _format(distribution, folder / role, role, *release)
 
     return FormatTemplate(path=publish(target, make, _is_whole))
+
+
+def template_with_users(
+    distribution: Distribution, metadata_version: str | None, passwords: Mapping[str, str], into: Path
+) -> FormatTemplate:
+    """A template for one cluster, whose controllers' metadata log begins with the SCRAM credentials of users.
+
+    :param passwords: by user
+    :param into: a new folder
+    :raises DistributionError: as :func:`format_template`
+    """
+    plain = format_template(distribution, metadata_version)
+    shutil.copytree(plain.path / "broker", into / "broker")
+    _format(
+        distribution, into / "controller", "controller", *_release_options(metadata_version), *scram_options(passwords)
+    )
+    return FormatTemplate(path=into)
+
+
+def scram_options(passwords: Mapping[str, str]) -> list[str]:
+    """The options of ``kafka-storage format`` that add SCRAM credentials (KIP-900)."""
+    credentials = [f"SCRAM-SHA-512=[name={user},password={password}]" for user, password in passwords.items()]
+    return [word for each in credentials for word in ("--add-scram", each)]
+
+
+def _release_options(metadata_version: str | None) -> tuple[str, ...]:
+    return () if metadata_version is None else ("--release-version", metadata_version)
 
 
 def random_uuid() -> str:
@@ -96,7 +124,7 @@ def _is_whole(folder: Path) -> bool:
     return all((folder / role / kind / META).is_file() for role in _ROLES for kind in _KINDS)
 
 
-def _format(distribution: Distribution, into: Path, role: Role, *release: str) -> None:
+def _format(distribution: Distribution, into: Path, role: Role, *options: str) -> None:
     with scratch("format") as folder:
         config = folder / "server.properties"
         dirs = {kind: into / kind for kind in _KINDS}
@@ -109,7 +137,7 @@ def _format(distribution: Distribution, into: Path, role: Role, *release: str) -
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
         )
         cluster_id = random_uuid()
-        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", cluster_id, "-c", str(config), *release)
+        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", cluster_id, "-c", str(config), *options)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeouts.BOOT_S, check=False)
         what = f"kafka-storage format of {distribution.origin}"
         if done.returncode:

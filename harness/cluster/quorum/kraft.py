@@ -21,12 +21,14 @@ from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import SERVICE, Backend, Node, NodeSpec
 from harness.cluster.profile import SHORT_CONNECT_TIMEOUTS
 from harness.cluster.quorum.format_template import FormatTemplate, Role, random_uuid
+from harness.cluster.security import UNPROTECTED, ClusterSecurity
 from harness.cluster.spec import ClusterSpec
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.connection import Connection
+from harness.kafka.security import ClientSecurity
 from harness.kafka.tiered_storage import SYSTEM_ENABLE
 from harness.kafka.versions import Mode
 
@@ -70,8 +72,10 @@ class KRaftQuorum:
         template: FormatTemplate,
         main_class: str,
         undo_log: UndoLog,
+        security: ClusterSecurity = UNPROTECTED,
     ) -> None:
         self._spec = spec
+        self._security = security
         self._work_dir = work_dir
         self._backend = backend
         self._template = template
@@ -80,7 +84,7 @@ class KRaftQuorum:
         ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
         endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
         self._ports = {id: endpoint.port for id, endpoint in endpoints.items()}
-        self._admins = {id: Admin(Connection(HOST, port)) for id, port in self._ports.items()}
+        self._admins = {id: self._admin(port) for id, port in self._ports.items()}
         self._addresses = (
             {id: backend.quorum_address(f"broker-{id}") for id in spec.broker_ids}
             if spec.combined
@@ -92,16 +96,22 @@ class KRaftQuorum:
             if spec.controller_volumes and (kind := spec.volumes)
         }
 
+    def _admin(self, port: int) -> Admin:
+        return Admin(Connection(HOST, port, security=self._security.controller_client()))
+
     def _finds_controllers(self) -> Mapping[str, str]:
         """The settings by which a node finds the controllers."""
         return {"controller.quorum.voters": ",".join(f"{id}@{address}" for id, address in self._addresses.items())}
 
-    def _shared(self, node_id: int) -> dict[str, str]:
+    def _shared(self, node_id: int, *, is_broker: bool) -> dict[str, str]:
+        protocol = self._security.listeners.protocol
+        node = f"{'broker' if is_broker else 'controller'}-{node_id}"
         return {
             "node.id": str(node_id),
             **self._finds_controllers(),
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": f"CONTROLLER:{protocol},{protocol}:{protocol}",
+            **self._security.node_settings(node, Mode.KRAFT, is_broker=is_broker),
             **self._spec.profile.of_mode[Mode.KRAFT],
             "broker.session.timeout.ms": str(self._session_ms()),
         }
@@ -132,7 +142,7 @@ class KRaftQuorum:
             name=f"controller-{id}",
             main_class=self._main_class,
             properties={
-                **self._shared(id),
+                **self._shared(id, is_broker=False),
                 **SHORT_CONNECT_TIMEOUTS,
                 "process.roles": "controller",
                 "listeners": f"CONTROLLER://{self._addresses[id]}",
@@ -166,9 +176,13 @@ class KRaftQuorum:
         """The admin client of a dedicated controller (KIP-919)."""
         return self._admins[node_id(controller)]
 
-    def controller_address(self, controller: Node) -> tuple[str, int]:
-        """The host and port of a dedicated controller."""
-        return HOST, self._ports[node_id(controller)]
+    def controller_connection(self, controller: Node, security: ClientSecurity | None = None) -> Connection:
+        """A new connection to a dedicated controller.
+
+        :param security: that of another user than the harness's own
+        """
+        own = self._security.controller_client()
+        return Connection(HOST, self._ports[node_id(controller)], security=security or own)
 
     def metadata_log(self, node: Node) -> Path:
         """The folder of a node's metadata log."""
@@ -182,7 +196,7 @@ class KRaftQuorum:
 
     def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
         """Id, roles and quorum, and ``metadata.log.dir`` if the spec asks for one."""
-        settings = {**self._shared(broker_id), "process.roles": "broker", **listeners}
+        settings = {**self._shared(broker_id, is_broker=True), "process.roles": "broker", **listeners}
         if self._spec.combined:
             settings["process.roles"] = "broker,controller"
             settings["listeners"] += f",CONTROLLER://{self._addresses[broker_id]}"

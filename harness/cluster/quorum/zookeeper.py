@@ -13,16 +13,21 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from harness import timeouts
 from harness.cluster.nodes.node import SERVICE, Backend, NodeSpec
 from harness.cluster.profile import FAST, Profile
+from harness.cluster.security import UNPROTECTED, ClusterSecurity
 from harness.host.ports import HOST
 from harness.host.volume import Volume
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
+from harness.kafka.distribution import Distribution
 from harness.kafka.tool_answers import DescribedPartition, Key
-from harness.kafka.versions import Mode
+from harness.kafka.tools_jvm import tool_lines
+from harness.kafka.versions import Mode, Tool
 
 _ZOOKEEPER = "zookeeper"
+_CONNECT_S = 15.0
 # Znodes with a child for each topic, and znodes that exist during an operation (kafka.zk.ZkData).
 _TOPIC_PARENTS = (
     "/brokers/topics",
@@ -50,9 +55,18 @@ class ZooKeeperQuorum:
 
     mode = Mode.ZK
 
-    def __init__(self, *, work_dir: Path, backend: Backend, main_class: str, profile: Profile = FAST) -> None:
+    def __init__(
+        self,
+        *,
+        work_dir: Path,
+        backend: Backend,
+        main_class: str,
+        profile: Profile = FAST,
+        security: ClusterSecurity = UNPROTECTED,
+    ) -> None:
         """:param main_class: of the build's ZooKeeper server"""
         self._main_class = main_class
+        self._security = security
         self._profile = profile
         # A broker's registration is an ephemeral znode, and sessions end at a tick.
         self.registration_ttl_s = (profile.session_ms(Mode.ZK) + profile.zookeeper_tick_ms) / 1000
@@ -91,6 +105,7 @@ class ZooKeeperQuorum:
             "zookeeper.connect": self.address,
             **self._profile.of_mode[Mode.ZK],
             "zookeeper.connection.timeout.ms": "60000",
+            **self._security.node_settings(f"broker-{broker_id}", Mode.ZK),
             **listeners,
         }
 
@@ -109,14 +124,25 @@ class ZooKeeperQuorum:
         """Do nothing; see :meth:`format`."""
 
     @contextmanager
-    def _client(self) -> Iterator[KazooClient]:
+    def _client(self, timeout_s: float = _CONNECT_S) -> Iterator[KazooClient]:
         client = KazooClient(self.connect)
-        client.start()
+        client.start(timeout_s)
         try:
             yield client
         finally:
             client.stop()
             client.close()
+
+    def add_users(self, distribution: Distribution, passwords: Mapping[str, str]) -> None:
+        """Add users before the brokers start, which log in as one of them; ZooKeeper must have been started.
+
+        :param passwords: by user
+        """
+        with self._client(timeouts.BOOT_S):
+            for user, password in passwords.items():
+                change = ("--alter", "--add-config", f"SCRAM-SHA-512=[password={password}]")
+                target = ("--entity-type", "users", "--entity-name", user)
+                tool_lines(distribution, Tool.CONFIGS, "--zookeeper", self.connect, *change, *target)
 
     @contextmanager
     def log_dir_events(self) -> Iterator[LogDirEvents]:
