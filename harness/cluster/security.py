@@ -138,11 +138,11 @@ class ClusterSecurity:
             "authorizer.class.name": _AUTHORIZERS[mode],
             "super.users": ";".join(f"User:{user}" for user in SUPER_USERS),
         }
-        if is_broker:
-            settings |= {
-                f"listener.name.{protocol.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-                "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
-            }
+        # A controller needs the second one, too: in a migration it sends requests to brokers in ZooKeeper mode.
+        settings |= {
+            f"listener.name.{protocol.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        }
         if mode is Mode.KRAFT:
             settings |= {
                 "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",

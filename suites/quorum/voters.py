@@ -42,9 +42,10 @@ def add_voter(cluster: Cluster, controller: Node) -> None:
     :raises PromiseBroken: the tool fails
     """
     with OwnPart(cluster, "add a controller to the voters", needs_all=False).served(), scratch("voter") as folder:
-        # The tool finds the controller's settings and its own in one file.
+        # The tool finds the controller's settings and its own in one file; only one may say which authority is trusted.
+        kept = {name: value for name, value in controller.spec.properties.items() if "ssl.truststore." not in name}
         config = folder / "server.properties"
-        config.write_text(controller.config.read_text() + properties_text(cluster.bootstrap.security.java))
+        config.write_text(properties_text({**kept, **cluster.bootstrap.security.java}))
         at = ("--bootstrap-server", str(cluster.bootstrap), "--command-config", str(config))
         tool_lines(cluster.distribution, Tool.METADATA_QUORUM, *at, "add-controller")
     cluster.journal.write("voter.added", controller=controller.spec.name)
