@@ -273,7 +273,7 @@ def test_every_kind_of_client_connects_as_its_user(secured: Cluster) -> None:
         (lambda own: replace(own, mechanism="PLAIN"), "login of admin refused, error 33"),
         (lambda own: replace(own, user="nobody"), "login of nobody refused, error 58"),
         (lambda own: replace(own, ca=ClusterSecurity(TLS, Path()).client().ca), "certificate verify failed"),
-        (lambda _: PLAINTEXT, "connection closed by the broker|Connection reset by peer"),
+        (lambda _: PLAINTEXT, "gave no answer"),
     ],
     ids=["password", "mechanism", "user", "authority", "plain text"],
 )
