@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import EngineGone
 from harness.kafka.builds import Builds
+from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import Mode
 from harness.runner.case import Case
 from harness.runner.case_cluster import cluster_of
@@ -32,6 +33,7 @@ def test_a_cluster_that_cannot_be_asked_at_the_end_is_stopped(tmp_path: Path) ->
         clusters=fake(ClusterPool, take=lambda *_: cluster),
         keep_cluster="never",
         holds=[],
+        listener_security=ListenerSecurity.PLAINTEXT,
         pause=None,
     )
     case = fake(Case, record_cluster=lambda *_: None, enter=lambda _: None, journal=cluster.journal)
