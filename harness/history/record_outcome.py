@@ -21,7 +21,7 @@ Indeterminate, because an earlier attempt may have been written though the last 
 - ``_PURGE_QUEUE``: the record was queued when purged, but perhaps after an attempt that was given up and that the
   broker finds in its socket later (seen);
 - ``KAFKA_STORAGE_ERROR``, ``NOT_ENOUGH_REPLICAS``: this leader refuses it now; an earlier leader or attempt may not;
-- ``INVALID_PRODUCER_EPOCH``: fenced now, perhaps not at an earlier attempt;
+- ``INVALID_PRODUCER_EPOCH``, and ``_FATAL`` for the records after it: fenced now, perhaps not at an earlier attempt;
 - ``TOPIC_AUTHORIZATION_FAILED``, ``UNKNOWN_TOPIC_OR_PART``, ``_UNKNOWN_PARTITION``, ``_DESTROY``: rights and topics
   may go away between two attempts;
 - ``MSG_SIZE_TOO_LARGE``, ``RECORD_LIST_TOO_LARGE`` from a broker: it measures the batch, and an earlier batch may have
