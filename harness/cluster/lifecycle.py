@@ -22,7 +22,7 @@ from harness.cluster.quorum.format_template import FormatTemplate, format_templa
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
-from harness.cluster.security import ACLS, ClusterSecurity
+from harness.cluster.security import ACLS, ClusterSecurity, User
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.watcher import MBeanWatcher, Watcher
 from harness.errors import EngineGone, HarnessError
@@ -493,10 +493,10 @@ class ClusterLifecycle:
         """All brokers, for clients of the harness's own user."""
         return self.bootstrap_of(self.brokers)
 
-    def bootstrap_of(self, brokers: Iterable[Broker]) -> Bootstrap:
-        """These brokers, for clients of the harness's own user."""
+    def bootstrap_of(self, brokers: Iterable[Broker], user: User = "admin") -> Bootstrap:
+        """These brokers, for clients of this user; ``admin`` is the harness's own."""
         addresses = ",".join(broker.bootstrap.addresses for broker in brokers)
-        return Bootstrap(addresses=addresses, security=self.security.client())
+        return Bootstrap(addresses=addresses, security=self.security.client(user))
 
     def broker(self, id: int) -> Broker:
         """The broker with this id."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
@@ -81,28 +82,13 @@ class ClusterSecurity:
         """How a user connects to brokers."""
         if self.listeners is ListenerSecurity.PLAINTEXT:
             return PLAINTEXT
-        if not self.has_users:
-            return ClientSecurity(listeners=self.listeners, ca=self._ca, tool_config=_tool_config(self._work_dir, user))
-        return ClientSecurity(
-            listeners=self.listeners,
-            ca=self._ca,
-            user=user,
-            password=self._passwords[user],
-            tool_config=_tool_config(self._work_dir, user),
-        )
+        known = ClientSecurity(listeners=self.listeners, ca=self._ca, tool_config=_tool_config(self._work_dir, user))
+        return replace(known, user=user, password=self._passwords[user]) if self.has_users else known
 
     def controller_client(self, user: User = "admin") -> ClientSecurity:
-        """How a user connects to controllers."""
-        if not self.has_users:
-            return self.client(user)
-        return ClientSecurity(
-            listeners=self.listeners,
-            ca=self._ca,
-            user=user,
-            password=self._passwords[user],
-            mechanism="PLAIN",
-            tool_config=_tool_config(self._work_dir, user, "controllers"),
-        )
+        """How a user connects to controllers, which no tool does."""
+        of_brokers = self.client(user)
+        return replace(of_brokers, mechanism="PLAIN", tool_config=None) if self.has_users else of_brokers
 
     @property
     def passwords(self) -> Mapping[str, str]:
@@ -165,7 +151,7 @@ class ClusterSecurity:
         """Write the settings of clients for Kafka's tools, which run as the harness's own user."""
         if self.listeners is ListenerSecurity.PLAINTEXT:
             return
-        for client in (*map(self.client, USERS), *map(self.controller_client, USERS)):
+        for client in map(self.client, USERS):
             assert client.tool_config is not None
             _write_private(client.tool_config, properties_text(client.java))
 
@@ -206,8 +192,8 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
     return ClientSecurity.read(_tool_config(Path(trusted).parent.parent, "admin"))
 
 
-def _tool_config(work_dir: Path, user: User, of: str = "brokers") -> Path:
-    return work_dir / f"{user}-to-{of}.properties"
+def _tool_config(work_dir: Path, user: User) -> Path:
+    return work_dir / f"client-{user}.properties"
 
 
 UNPROTECTED = ClusterSecurity(ListenerSecurity.PLAINTEXT, Path())

@@ -74,7 +74,7 @@ class CaseWorkload:
         :raises PromiseBroken: Kafka does not serve the clients before the block
         :raises Inconclusive: it does not, and this machine is too busy to say why
         """
-        bootstrap = self._as_client(via.bootstrap if via else self._cluster.bootstrap)
+        bootstrap = self._for_client(*([via] if via else self._cluster.brokers))
         self._topics.append(topic)
         self._case.verdict = None
         if (transactional := settings.get("transactional")) is not None:
@@ -105,9 +105,9 @@ class CaseWorkload:
             finally:
                 self._pair = None
 
-    def _as_client(self, brokers: Bootstrap) -> Bootstrap:
+    def _for_client(self, *brokers: Broker) -> Bootstrap:
         """These brokers, for a user that may only read and write."""
-        return replace(brokers, security=self._cluster.security.client("client"))
+        return self._cluster.bootstrap_of(brokers, "client")
 
     @contextmanager
     def _served(
@@ -148,7 +148,7 @@ class CaseWorkload:
         self._case.enter("drain")
         own_part = OwnPart(self._cluster, "serve each log from its first offset to its end", needs_all=False)
         try:
-            bootstrap = self._as_client(self._cluster.bootstrap)
+            bootstrap = self._for_client(*self._cluster.brokers)
             ends = stable = self._cluster.end_offsets(self._topics)
             if self._in_transactions:
                 stable = await_stable(bootstrap, ends, OPEN_TRANSACTION_S)

@@ -63,7 +63,7 @@ def check_no_broker(cluster: Cluster, user: User, log_dir: LogDir, topic: str) -
     modes=(Mode.KRAFT,),
 )
 def test_broker_reports(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Nobody but a broker reports a log dir as failed, before and after one failed; the broker's report is heard."""
+    """Only a broker may report a log dir as failed, before and after one failed; the controller takes its report."""
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])

@@ -24,7 +24,6 @@ from suites.secured.users import (
     RIGHTS,
     Guarded,
     admin_of,
-    bootstrap_of,
     check_only_for,
     check_tool_unauthorized,
     secured_scenario,
@@ -60,8 +59,8 @@ def cordoning(broker: Broker, *log_dirs: LogDir) -> Guarded:
 def check_described(broker: Broker, cluster: Cluster) -> None:
     """The user with DESCRIBE sees of the log dirs what the super user sees, and kafka-log-dirs fails for a client."""
     described = functools.partial(describe_log_dirs, cluster.distribution, brokers=[broker.id])
-    check_tool_unauthorized("client", lambda: described(bootstrap_of(cluster, "client")))
-    [by_tool] = described(bootstrap_of(cluster, "describer")).values()
+    check_tool_unauthorized("client", lambda: described(cluster.bootstrap_of(cluster.brokers, "client")))
+    [by_tool] = described(cluster.bootstrap_of(cluster.brokers, "describer")).values()
     seen = _errors(admin_of(broker, cluster, "describer").describe_log_dirs())
     should = _errors(broker.describe_log_dirs())
     if not seen == _errors(by_tool) == should:

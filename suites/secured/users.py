@@ -15,7 +15,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.security import User
 from harness.errors import PromiseBroken, ToolFailed
 from harness.kafka.admin import Acl, Admin, Refused
-from harness.kafka.security import Bootstrap, ListenerSecurity
+from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import VersionRange
 from suites.scenario import scenario
 
@@ -53,11 +53,6 @@ class Guarded:
 def admin_of(broker: Broker, cluster: Cluster, user: User) -> Admin:
     """A client of this user at a broker, with a connection of its own."""
     return Admin(broker.new_connection(security=cluster.security.client(user)))
-
-
-def bootstrap_of(cluster: Cluster, user: User) -> Bootstrap:
-    """All brokers, for clients of this user."""
-    return Bootstrap(addresses=str(cluster.bootstrap), security=cluster.security.client(user))
 
 
 def check_only_for(broker: Broker, cluster: Cluster, request: Guarded) -> None:
