@@ -19,7 +19,7 @@ from harness.kafka.bytecode.change import Change
 from harness.kafka.bytecode.engine import Order, make_jars
 from harness.kafka.distribution import from_maven
 from harness.kafka.points import missing_points, points_of, read_points, with_points
-from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.kafka.versions import CONFIRMED_BUILDS, DEFAULT_BUILDS, KafkaVersion, Mode
 from harness.waiting import await_until
 from suites.selftest.java_samples import make_jar
 
@@ -152,9 +152,18 @@ def test_a_folder_that_goes_releases_all(class_path: str, tmp_path: Path) -> Non
         assert heard(process) == "did a"
 
 
-@pytest.mark.parametrize(("version", "mode"), [("4.4.0", Mode.KRAFT), ("3.9.2", Mode.ZK), ("3.9.2", Mode.KRAFT)])
-def test_each_point_is_in_the_build(version: str, mode: Mode) -> None:
-    build = with_points(from_maven(KafkaVersion.parse(version), cache_dir()), mode)
+DEFAULT = [(DEFAULT_BUILDS[Mode.KRAFT], Mode.KRAFT), (DEFAULT_BUILDS[Mode.ZK], Mode.ZK)]
+OLDER = [(version, mode) for mode in Mode for version in CONFIRMED_BUILDS[mode] if (version, mode) not in DEFAULT]
+OLDEST = (KafkaVersion.parse("2.8.2"), Mode.ZK)
+
+
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [*DEFAULT, *(pytest.param(*each, marks=pytest.mark.weekly) for each in (*OLDER, OLDEST))],
+    ids=str,
+)
+def test_each_point_is_in_the_build(version: KafkaVersion, mode: Mode) -> None:
+    build = with_points(from_maven(version, cache_dir()), mode)
     assert missing_points(build) == {}
     assert build.class_path[0].is_file()
     assert len(points_of(build.version, mode)) > 25
