@@ -416,6 +416,15 @@ AMPLE_RATE = 1 << 30
 # Broker settings for cases that hold moves. The throttle applies after the first fetch, which is up to 1 MB by default.
 # A throttled move waits for the backoff, a second by default, and would fall behind its rate.
 SMALL_FETCHES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
+RARE_CHECKPOINTS = dict.fromkeys(
+    (
+        "replica.high.watermark.checkpoint.interval.ms",
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+    ),
+    "600000",
+)
+"""Broker settings with which another access to a log dir meets an error before a checkpoint does."""
 
 
 @contextmanager

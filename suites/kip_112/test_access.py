@@ -1,4 +1,6 @@
-"""Shows that a log dir goes offline whatever access meets the error: a read, compaction, or a replica's creation.
+"""Shows that a log dir goes offline whatever access meets the error.
+
+The access is a read, an append, compaction, or a replica's creation.
 
 "Mark log directory as bad once there is IOException when broker attempts to access (i.e. read or write) the log
 directory" (KIP-112). In the other files a checkpoint meets the error, half a second after the fault at most. Here the
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from faults.base import injected
-from faults.file_system import Eio
+from faults.file_system import Eio, Full
 from faults.log_dir import Chmod000, LogDirFault, ReplicaChmod000
 from faults.segment import IndexUnreadable
 from faults.targets import leader_of, other_dir
@@ -23,12 +25,14 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
+from harness.journal import now
 from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.broker_log import LogLine
 from harness.kafka.connection import NoAnswer
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.background import in_background
-from suites.checks import check_not_noticed, check_noticed, check_refused
+from suites.checks import check_delivery, check_not_noticed, check_noticed, check_refused
 from suites.deviations import CREATION_ERROR_UNREPORTED, READ_ERROR_IGNORED
 from suites.log_cleaning import COMPACTED, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small, write_outdated_records
 from suites.observing import observe
@@ -36,6 +40,7 @@ from suites.on_disk import check_logs_unchanged, check_no_replica_twice, leaders
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
+    RARE_CHECKPOINTS,
     await_checkpoints,
     log_dirs_failed,
     one_partition_per_log_dir,
@@ -170,6 +175,31 @@ def test_cleaner_meets_error(cluster: Cluster) -> None:
         check_met_by(fault, saying=f"^Failed to clean up log for {idle[0]} in dir")
     restart_after_healing(state, victim)
     check_logs_small(idle)
+
+
+@scenario(
+    "kip-112/append-fails",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: an append of records finds no space left",
+    overrides=RARE_CHECKPOINTS,
+    needs=Full.needs,
+    volumes="ext4",
+)
+def test_append_fails(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader's disk is full, and no checkpoint is due: the append that finds no space takes the log dir offline.
+
+    Once there is room again and the broker has restarted, it has every record.
+    """
+    orders = one_partition_per_log_dir(cluster)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with log_dirs_failed(state, Full(orders[0].log_dir_on(victim)), ahead=orders) as fault:
+            check_met_by(fault, saying=f"Error while appending records to {orders[0]} in dir")
+            pair.await_progress(after=now())
+        restart_after_healing(state, victim)
+        pair.await_progress(after=now())
+    check_delivery(workload)
 
 
 @scenario(

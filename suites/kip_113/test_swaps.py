@@ -57,6 +57,7 @@ from suites.on_disk import (
 )
 from suites.steps import (
     FOUND_TWICE,
+    RARE_CHECKPOINTS,
     SMALL_FETCHES,
     await_moved,
     delete_by_hand,
@@ -217,15 +218,6 @@ def test_restart_with_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
         move.state.check(timeouts.RECOVERY_S)
 
 
-# Broker settings: no checkpoint may hit the fault, so that only the swap does.
-RARE_CHECKPOINTS = dict.fromkeys(
-    (
-        "replica.high.watermark.checkpoint.interval.ms",
-        "log.flush.offset.checkpoint.interval.ms",
-        "log.flush.start.offset.checkpoint.interval.ms",
-    ),
-    "600000",
-)
 FREQUENT_RETENTION = {"log.retention.check.interval.ms": "500"}
 
 
