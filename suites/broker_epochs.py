@@ -1,23 +1,54 @@
-"""Checks that KRaft's controller distinguishes the processes of a broker by their epochs (KIP-631, KIP-841, KIP-903).
+"""Sends KRaft's controller requests that real brokers send in races only (KIP-631, KIP-841, KIP-858, KIP-903).
 
 A leader that has yet to hear of a follower's restart names the follower's old epoch. A process that was believed to be
-dead sends heartbeats. Real brokers do so in races only, so the harness sends these requests in their place.
+dead sends heartbeats. A broker reports a replica in a log dir that has failed meanwhile.
 """
 
 from __future__ import annotations
 
+import base64
 import uuid
 from itertools import count
 
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
 from harness.cluster.session_loss import lost_session
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.connection import Connection
-from harness.kafka.controller_requests import BrokerEpoch, alter_partition, heartbeat, register_broker
+from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
 from suites.controllers import quorum_of
 from suites.observations import directories
+
+
+def directory_of(log_dir: LogDir) -> uuid.UUID:
+    """The ``directory.id`` of a log dir."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(log_dir.directory_id() + "=="))
+
+
+def latest_process(broker: Broker, cluster: Cluster) -> BrokerEpoch:
+    """The process of a broker that the controller registered last."""
+    [*_, latest] = directories(cluster).epochs[broker.id]
+    return BrokerEpoch(id=broker.id, epoch=latest)
+
+
+def report_replica_in(log_dir: LogDir, partition: Partition) -> None:
+    """Report to the controller that the broker's replica of a partition is in this log dir.
+
+    :raises PromiseBroken: the controller refuses the report
+    """
+    cluster = partition.cluster
+    error = assign_replica(
+        _controller(cluster),
+        latest_process(log_dir.broker, cluster),
+        directory_of(log_dir),
+        uuid.UUID(partition.describe().topic_id),
+        partition.index,
+    )
+    if error is not None:
+        raise PromiseBroken(f"the controller refused a report that {partition} is in {log_dir}: {error}")
+    cluster.journal.write("replica.reported", partition=str(partition), log_dir=str(log_dir))
 
 
 def check_not_in_isr(partition: Partition, broker: Broker, *, process: int = -1) -> None:

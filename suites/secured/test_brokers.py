@@ -6,7 +6,6 @@ need CLUSTER_ACTION on the cluster. The harness sends them with the id and epoch
 
 from __future__ import annotations
 
-import base64
 import uuid
 from functools import partial
 
@@ -17,20 +16,15 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.security import User
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
+from harness.kafka.controller_requests import alter_partition, assign_replica, heartbeat, register_broker
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
+from suites.broker_epochs import directory_of, latest_process
 from suites.checks import check_delivery
 from suites.controllers import quorum_of
-from suites.observations import directories
 from suites.secured.users import UNAUTHORIZED, secured_scenario
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, one_partition_per_log_dir, restart_after_healing
-
-
-def directory_of(log_dir: LogDir) -> uuid.UUID:
-    """The ``directory.id`` of a log dir."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(log_dir.directory_id() + "=="))
 
 
 def check_no_broker(cluster: Cluster, user: User, log_dir: LogDir, topic: str) -> None:
@@ -38,13 +32,12 @@ def check_no_broker(cluster: Cluster, user: User, log_dir: LogDir, topic: str) -
     quorum, broker = quorum_of(cluster), log_dir.broker
     security = cluster.security.controller_client(user)
     controller = quorum.controller_connection(cluster.active_controller(), security)
-    [*_, latest] = directories(cluster).epochs[broker.id]
-    process = BrokerEpoch(id=broker.id, epoch=latest)
+    process = latest_process(broker, cluster)
     state = next(each for each in broker.describe_cluster().partitions if each.topic == topic and each.partition == 0)
     topic_id, directory = uuid.UUID(state.topic_id), directory_of(log_dir)
     epochs = {"leader_epoch": state.leader_epoch, "partition_epoch": 0}
     requests = {
-        "a failed log dir": partial(heartbeat, controller, process, metadata_offset=latest, offline=[directory]),
+        "a failed log dir": partial(heartbeat, controller, process, metadata_offset=process.epoch, offline=[directory]),
         "a replica's log dir": partial(assign_replica, controller, process, directory, topic_id, 0),
         "a new process": partial(register_broker, controller, broker.id, quorum.cluster_id, [directory]),
         "an ISR": partial(alter_partition, controller, process, topic_id, 0, [process], **epochs),
