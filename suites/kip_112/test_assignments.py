@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from faults.base import injected
+from faults.held import Held
 from faults.log_dir import Chmod000
 from faults.targets import leader_of, other_dir
 from harness import timeouts
@@ -21,26 +23,27 @@ from suites.steps import log_dirs_failed, one_partition_per_log_dir, restart_aft
     modes=(Mode.KRAFT,),
     builds=VersionRange.parse(">=3.9.0"),
     judged=False,
+    holds=True,
 )
 def test_assigned_to_failed(cluster: Cluster) -> None:
     """The controller hears that the leader's replica is in a log dir that has failed: another broker leads.
 
-    A broker reports this if a log dir fails as a move into it ends. Here the harness does, so the broker then reports
-    the log dir in which the replica is, and is in the ISR again.
+    A broker reports this if a log dir fails as a move into it ends. Here the harness does. So the broker corrects it,
+    and is in the ISR again. Its correction is held meanwhile, as it would elect another leader, too.
     """
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
     leader = leader_of(orders[0])
     failed = other_dir(orders[0].log_dir_on(leader))
     with log_dirs_failed(state, Chmod000(failed), check_at_end=False):
-        epoch = orders[0].describe().leader_epoch
-        report_replica_in(failed, orders[0])
-        await_state(
-            orders[0],
-            lambda seen: seen.leader not in (None, leader.id) and seen.leader_epoch > epoch,
-            f"another broker than {leader} to lead {orders[0]}, which it reported in {failed}",
-            timeouts.LOG_DIR_FAILURE_S,
-        )
+        corrected = Held(cluster, leader, "assignments-sent", by=lambda: report_replica_in(failed, orders[0]))
+        with injected(corrected):
+            await_state(
+                orders[0],
+                lambda seen: seen.leader not in (None, leader.id) and leader.id not in seen.isr,
+                f"another broker than {leader} to lead {orders[0]}, which it reported in {failed}",
+                timeouts.LOG_DIR_FAILURE_S,
+            )
         await_state(
             orders[0],
             lambda seen: leader.id in seen.isr and leader.id not in seen.offline_replicas,
