@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Sequence
 from itertools import count
 
 from harness.cluster.broker import Broker
@@ -20,6 +21,9 @@ from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
 from suites.controllers import quorum_of
 from suites.observations import directories
+
+_NEW = 99
+"""The id of a broker that no cluster has."""
 
 
 def directory_of(log_dir: LogDir) -> uuid.UUID:
@@ -96,6 +100,17 @@ def check_one_process(cluster: Cluster, broker: Broker) -> None:
     [*_, earlier, latest] = directories(cluster).epochs[broker.id]
     error = heartbeat(controller, BrokerEpoch(id=broker.id, epoch=earlier), metadata_offset=latest)
     _check(cluster, f"a heartbeat of {broker} with its earlier epoch", error, "STALE_BROKER_EPOCH")
+
+
+def check_ids_free(cluster: Cluster, log_dirs: Sequence[uuid.UUID]) -> None:
+    """The controller registers a new broker with log dirs of a broker that was unregistered, as if it had its disks.
+
+    :param log_dirs: the ids of the log dirs
+    """
+    error = register_broker(_controller(cluster), _NEW, quorum_of(cluster).cluster_id, log_dirs)
+    if error is not None:
+        raise PromiseBroken(f"the controller refused a new broker with log dirs of an unregistered one: {error}")
+    cluster.journal.write("directories.taken_over", broker=_NEW, log_dirs=[str(each) for each in log_dirs])
 
 
 def _controller(cluster: Cluster) -> Connection:

@@ -17,6 +17,7 @@ from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
+from suites.broker_epochs import check_ids_free, directory_of
 from suites.checks import check_delivery
 from suites.kip_1066.cordons import CORDONED, cordon, cordon_scenario
 from suites.kip_1066.creation import topics_created
@@ -67,10 +68,14 @@ def check_only_on(state: StateCheck, *brokers: Broker) -> None:
     "kip-1066/broker-decommissioned", plan="reassign its partitions, then remove the broker", overrides=SETTINGS
 )
 def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is cordoned, emptied, stopped and unregistered: it stays empty meanwhile, and nothing is lost."""
+    """A broker is cordoned, emptied, stopped and unregistered: it stays empty meanwhile, and nothing is lost.
+
+    A new broker may then have its disks.
+    """
     orders = cluster.create_topic("orders", partitions=2, replicas=2)
     state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
+    log_dirs = [directory_of(log_dir) for log_dir in broker.log_dirs]
     with workload.running(orders) as pair, topics_created(state) as creation:
         creation.add_new_topics(at_least=3)
         cordon(state, broker, *broker.log_dirs, value="*")
@@ -85,6 +90,7 @@ def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None
         creation.add_new_topics(at_least=1)
         pair.await_progress(after=now())
     check_delivery(workload)
+    check_ids_free(cluster, log_dirs)
 
 
 @cordon_scenario("kip-1066/disk-taken-out", plan="the process of removing a disk", overrides=SETTINGS)
