@@ -7,9 +7,10 @@ commits at handovers are compared (:func:`suites.checks.check_group_commits`). N
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from faults.log_dir import LogDirFault
@@ -23,11 +24,16 @@ from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
+from suites.checks import promised
+from suites.deviations import COORDINATOR_STAYS
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed
 
 _EVERY_S = 0.05
 _PENDING = "UNSTABLE_OFFSET_COMMIT"
+_ELSEWHERE = "NOT_COORDINATOR"
+_RESIGNS_S = 10.0
+"""A broker resigns within milliseconds after it has heard of another leader; in a deviation, a case waits for this."""
 
 T = TypeVar("T")
 
@@ -110,6 +116,33 @@ class MemberlessGroup:
         )
         if early := acked_while_held(self._log, self._acked):
             raise PromiseBroken(f"the group {self.name} committed {early}")
+        self._check_only_coordinator()
+
+    def _check_only_coordinator(self) -> None:
+        """Each other live broker sends clients to the coordinator, also one that has been it before."""
+        cluster, log = self._log.cluster, self._log.describe()
+        for broker in cluster.live_brokers():
+            if broker.id == log.leader:
+                continue
+            failed = broker.id in log.offline_replicas
+            shows = rf"{_ELSEWHERE} for .*; last seen: None$"
+            with promised(cluster, unless=COORDINATOR_STAYS, seen=shows) if failed else nullcontext():
+                await_until(
+                    partial(self._refusal, broker.admin),
+                    lambda refusal: refusal == _ELSEWHERE,
+                    timeout_s=_RESIGNS_S,
+                    what=f"{broker} to answer {_ELSEWHERE} for the group {self.name} of broker {log.leader}",
+                    retry_on=(NoAnswer, AwaitTimeout),
+                    failure=PromiseBroken,
+                )
+
+    def _refusal(self, admin: Admin) -> str | None:
+        """The error that a broker answers to a question for the group's offset; None: it answers the question."""
+        try:
+            admin.committed_offset(self.name, self._subject.topic, self._subject.index)
+        except Refused as refused:
+            return refused.error
+        return None
 
     def check_offset(self, offset: int) -> None:
         """The coordinator has exactly this offset, once no open transaction has one."""

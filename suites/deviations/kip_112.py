@@ -185,6 +185,15 @@ OFFSET_SHOWN_LATE = Deviation(
     modes=(Mode.KRAFT,),
 )
 
+COORDINATOR_STAYS = Deviation(
+    kip=112,
+    promised="a broker whose replica of __consumer_offsets is offline is no coordinator of groups any more",
+    actual="it goes on, and answers with the offsets that it knew when its log dir failed",
+    issue="none found; KafkaApis.handleLeaderAndIsrRequest resigns only for partitions that become followers",
+    builds=VersionRange.parse(">=2.8.2"),
+    modes=(Mode.ZK,),
+)
+
 FAILED_REPLICA_BLOCKS = Deviation(
     kip=112,
     promised="a partition can be reassigned to a broker with a failed log dir: the replica is created on a good one",

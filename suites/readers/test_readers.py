@@ -24,6 +24,7 @@ from harness.waiting import await_until
 from harness.workload.pair import Pair
 from harness.workload.readers import Group, Stream
 from suites.checks import check_delivery, check_group_commits, check_refused
+from suites.deviations import COORDINATOR_STAYS
 from suites.group_offsets import MemberlessGroup, log_dir_failed_amid_commits
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, each_fault, scenario
@@ -59,6 +60,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
 @reader_scenario(
     "readers/coordinator-log-dir",
     plan="2) Log directory failure discovered on leader during runtime, of the group coordinator's log",
+    deviations=(COORDINATOR_STAYS,),
 )
 @each_fault("fail_log_dir", (Chmod000,))
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:

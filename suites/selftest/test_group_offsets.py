@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.topic import Partition
+from harness.crowding import Crowding, Deadline
 from harness.journal import now
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.security import Bootstrap
+from harness.kafka.versions import Mode
+from suites import group_offsets
 from suites.group_offsets import AckedCommit, MemberlessGroup, acked_while_held
 from suites.selftest.expected_errors import breaks_promise
-from suites.selftest.fakes import fake, fake_broker, fake_cluster, partition_of
+from suites.selftest.fakes import fake, fake_broker, fake_cluster, partition_of, partition_state
 
 UNSTABLE = Refused("the offset", "UNSTABLE_OFFSET_COMMIT")
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a crowded machine, an answer that does not come shows nothing."""
+    monkeypatch.setattr(Deadline, "crowding", Crowding())
 
 
 class FakeCoordinator:
     """Takes commits, and answers with the offset that it is told to have.
 
     :param stable: its answer to a request for a stable offset
+    :param others: the other live brokers
+    :param offline: the brokers whose replica of its log is offline
     """
 
-    def __init__(self, stable: int | Refused | None = None) -> None:
+    def __init__(
+        self,
+        stable: int | Refused | None = None,
+        others: Sequence[Broker] = (),
+        mode: Mode = Mode.KRAFT,
+        offline: tuple[int, ...] = (),
+    ) -> None:
         self.has: int | None = None
+        self._others, self._mode, self._offline = list(others), mode, offline
         self._stable = stable
         with socket.socket() as unused:  # nobody listens there any more
             unused.bind(("127.0.0.1", 0))
@@ -47,7 +67,16 @@ class FakeCoordinator:
             port=self._port,
             bootstrap=Bootstrap(addresses=f"127.0.0.1:{self._port}"),
         )
-        return fake(Partition, cluster=fake_cluster(), topic="__consumer_offsets", index=0, leader=lambda: broker)
+        cluster = fake_cluster("3.9.2", self._mode, live_brokers=lambda: [broker, *self._others])
+        state = partition_state("__consumer_offsets", 1, 2, offline=self._offline)
+        return fake(
+            Partition,
+            cluster=cluster,
+            topic="__consumer_offsets",
+            index=0,
+            leader=lambda: broker,
+            describe=lambda: state,
+        )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +104,42 @@ def test_a_coordinator_must_have_what_was_acked_or_what_was_not_answered(
         with group.committing():
             pass
     coordinator.has = has
+    with breaks_promise(broken):
+        group.check_kept()
+
+
+ANSWERS = "waited .* for broker 2 to answer NOT_COORDINATOR for the group g of broker 1; last seen: None"
+
+
+@pytest.mark.parametrize(
+    ("error", "mode", "offline", "broken"),
+    [
+        ("NOT_COORDINATOR", Mode.KRAFT, (), None),
+        ("NOT_COORDINATOR", Mode.KRAFT, (2,), None),
+        (None, Mode.KRAFT, (), ANSWERS),
+        (None, Mode.KRAFT, (2,), ANSWERS),
+        ("COORDINATOR_LOAD_IN_PROGRESS", Mode.KRAFT, (), "last seen: COORDINATOR_LOAD_IN_PROGRESS"),
+        # Only this is known: with ZooKeeper, the broker whose log dir has failed answers.
+        (None, Mode.ZK, (2,), None),
+        (None, Mode.ZK, (), ANSWERS),
+        ("NOT_COORDINATOR", Mode.ZK, (2,), "no longer deviates"),
+        ("COORDINATOR_LOAD_IN_PROGRESS", Mode.ZK, (2,), "last seen: COORDINATOR_LOAD_IN_PROGRESS"),
+    ],
+)
+def test_only_the_coordinator_answers_for_its_group(
+    monkeypatch: pytest.MonkeyPatch, error: str | None, mode: Mode, offline: tuple[int, ...], broken: str | None
+) -> None:
+    monkeypatch.setattr(group_offsets, "_RESIGNS_S", 0.01)
+
+    def answer(_group: str, _topic: str, _partition: int) -> int:
+        if error is None:
+            return 6
+        raise Refused("the offset", error)
+
+    former = fake_broker(2, admin=fake(Admin, committed_offset=answer))
+    coordinator = FakeCoordinator(others=[former], mode=mode, offline=offline)
+    group = MemberlessGroup("g", coordinator.log, partition_of("orders"))
+    group.commit(6)
     with breaks_promise(broken):
         group.check_kept()
 
