@@ -320,11 +320,31 @@ class ReplicasFound(Event):
 
     :ivar log_dirs: for the path of each log dir, its partitions, and the high watermark of each by the checkpoint when
         the broker was ended, or now if that is higher
+    :ivar marked_clean: the paths of the log dirs with the mark of a clean shutdown; None in older folders
     """
 
     kind = "replicas.found"
     broker: int
     log_dirs: Mapping[str, Mapping[str, int]]
+    marked_clean: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogDirsLeft(Event):
+    """A broker was stopped, and left this in its log dirs. A log dir that can't be read is left out.
+
+    :ivar marked_clean: the paths of the log dirs with the mark of a clean shutdown
+    :ivar written: for the path of each log dir, when each checkpoint file was written, in seconds since the epoch
+    :ivar recovery_points: for the path of each log dir, its partitions, with the checkpointed recovery point of each
+        and the end of its log
+    """
+
+    kind = "log_dirs.left"
+    broker: int
+    exit_code: int | None
+    marked_clean: tuple[str, ...]
+    written: Mapping[str, Mapping[str, float]]
+    recovery_points: Mapping[str, Mapping[str, tuple[int, int]]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
+from harness.kafka.stored_log import Fingerprint, StoredLog
 from harness.waiting import await_until
-from suites.stored_log import Fingerprint, StoredLog
 
 
 def check_no_replica_twice(topic: Topic) -> None:

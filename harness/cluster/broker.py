@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from harness import timeouts
-from harness.cluster.log_dir import LogDir
+from harness.cluster.log_dir import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.nodes.node import Node
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
@@ -22,6 +23,8 @@ from harness.kafka.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.kafka.security import PLAINTEXT, Bootstrap, ClientSecurity
 from harness.waiting import await_until, let_pass
 
+WRITTEN_AT_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+"""The checkpoint files that a broker writes as it stops (``ReplicaManager.shutdown``, ``LogManager.shutdown``)."""
 _MARKER_CONFIG = "jbod.configured"
 """A dynamic config without any effect; see :meth:`Broker.configure`."""
 
@@ -93,14 +96,19 @@ class Broker:
             kept = found.get(path, {})
             kept.update((name, max(mark, kept[name])) for name, mark in marks.items() if name in kept)
         self._had = {}
-        self.started_at = self.journal.write("replicas.found", broker=self.id, log_dirs=found)
+        self.started_at = self.journal.write(
+            "replicas.found", broker=self.id, log_dirs=found, marked_clean=self._marked_clean()
+        )
         self.node.start()
 
     def stop(self) -> None:
         """Shut down in a controlled way (SIGTERM)."""
         self._had = self._replicas_on_disk()
+        was_alive = self.is_alive
         self.node.stop(timeouts.STOP_S)
         self._paused = False
+        if was_alive:  # or a scenario may have changed the log dirs since the end
+            self._note_what_is_left()
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
@@ -181,6 +189,19 @@ class Broker:
 
     def _replicas_on_disk(self) -> dict[str, dict[str, int]]:
         return {str(log_dir.path): log_dir.replicas_on_disk() for log_dir in self.log_dirs}
+
+    def _marked_clean(self) -> list[str]:
+        return [str(log_dir.path) for log_dir in self.log_dirs if log_dir.is_marked_clean()]
+
+    def _note_what_is_left(self) -> None:
+        """Write into the journal what the stopped broker left in its log dirs."""
+        written, points = {}, {}
+        for log_dir in self.log_dirs:
+            with suppress(OSError, ValueError):
+                points[str(log_dir.path)] = log_dir.recovery_points()
+                written[str(log_dir.path)] = {file: log_dir.written_at(file) for file in WRITTEN_AT_STOP}
+        left = {"marked_clean": self._marked_clean(), "written": written, "recovery_points": points}
+        self.journal.write("log_dirs.left", broker=self.id, exit_code=self.node.exit_code(), **left)
 
     @property
     def is_alive(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.host.volume import Volume
+from harness.kafka.stored_log import StoredLog
 
 if TYPE_CHECKING:
     from harness.cluster.broker import Broker
@@ -17,6 +19,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 """The checkpoint files of a log dir."""
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+"""The mark of a clean shutdown; a broker that finds none at its start recovers the logs of the log dir."""
+_FUTURE = re.compile(r"\.[0-9a-f]{32}-future$")
 
 
 class LogDir:
@@ -80,6 +85,35 @@ class LogDir:
         except (OSError, ValueError):
             return {}
         return {name: offsets.get(name, 0) if at <= written else 0 for name, at in sorted(made.items())}
+
+    def is_marked_clean(self) -> bool:
+        """Whether it has the mark of a clean shutdown; False if it can't be read."""
+        try:
+            return (self.path / CLEAN_SHUTDOWN).exists()
+        except OSError:
+            return False
+
+    def written_at(self, checkpoint: str) -> float:
+        """When a checkpoint file was last written, in seconds since the epoch; 0.0 if there is none.
+
+        :raises OSError: the log dir can't be read
+        """
+        file = self.path / checkpoint
+        return file.stat().st_mtime if file.exists() else 0.0
+
+    def recovery_points(self) -> dict[str, tuple[int, int]]:
+        """The checkpointed recovery point of each replica and future replica here, and the end of its log on disk.
+
+        Replicas that the checkpoint does not list are left out, and deleted and stray ones.
+
+        :raises OSError: something can't be read, or is gone
+        :raises ValueError: a log is damaged
+        """
+        if not self.written_at(RECOVERY_POINTS):
+            return {}
+        folders = {_FUTURE.sub("", folder.name): folder for folder in self.path.iterdir()}
+        points = self.offsets_in_checkpoint(RECOVERY_POINTS)
+        return {name: (at, StoredLog(folders[name]).ends()) for name, at in points.items() if name in folders}
 
     def directory_id(self) -> str:
         """The ``directory.id`` in its ``meta.properties`` (KIP-858)."""

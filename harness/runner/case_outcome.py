@@ -37,6 +37,7 @@ from harness.events import (
     HoldOver,
     NodeEndedByItself,
 )
+from harness.measure.clean_stops import incomplete_stops, wrong_recoveries
 from harness.measure.discarded_logs import discarded_logs
 from harness.measure.early_unfencing import early_unfencings
 from harness.measure.log_floods import log_floods
@@ -222,13 +223,15 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
 
 
 def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
-    """Yield what the nodes' logs show: good replicas thrown away, brokers unfenced too early, failures, and floods.
+    """Yield what the nodes' logs show.
 
-    The first two count only if the scenario ran to its end. A log that cannot be read is an error of the case.
+    These are good replicas thrown away, brokers unfenced too early, incomplete stops, wrong recoveries, failures, and
+    floods. All but the last two count only if the scenario ran to its end. A log that cannot be read is an error of the
+    case.
     """
     try:
         if called:
-            for find in (discarded_logs, early_unfencings):
+            for find in (discarded_logs, early_unfencings, incomplete_stops, wrong_recoveries):
                 yield from ((EXIT_INVALID, str(each)) for each in find(case.journal.events, case.run_dir))
         yield from _node_failures(case, declared, called=called)
         yield from _log_floods(case, declared, called=called)

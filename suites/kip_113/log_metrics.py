@@ -8,8 +8,8 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.connection import NoAnswer
+from harness.kafka.stored_log import StoredLog
 from harness.waiting import await_until
-from suites.stored_log import StoredLog
 
 
 def check_log_measured(partition: Partition, log_dir: LogDir, *, is_future: bool = False) -> None:

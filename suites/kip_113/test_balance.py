@@ -20,6 +20,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
+from harness.kafka.stored_log import StoredLog
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
@@ -30,7 +31,6 @@ from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
-from suites.stored_log import StoredLog
 
 RATE = 500_000  # bytes a second
 Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's replicas on one broker, by partition

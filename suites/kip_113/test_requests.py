@@ -21,6 +21,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import LogDirState
+from harness.kafka.stored_log import StoredLog
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.kafka.versions import VersionRange
 from harness.waiting import CROWDED, await_until
@@ -48,7 +49,6 @@ from suites.steps import (
     throttle_replication,
     write_untracked_records,
 )
-from suites.stored_log import StoredLog
 
 KIPS_MOVE_THROTTLE = "intra.broker.throttled.rate"
 SWAPS = 12

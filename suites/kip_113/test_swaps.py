@@ -29,6 +29,7 @@ from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.broker_log import LogLine
 from harness.kafka.connection import NoAnswer
+from harness.kafka.stored_log import StoredLog
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
@@ -66,7 +67,6 @@ from suites.steps import (
     marked,
     write_untracked_records,
 )
-from suites.stored_log import StoredLog
 
 
 @move_scenario(

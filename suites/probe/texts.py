@@ -245,6 +245,24 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-stopped-cleanly",
+        what="a broker logs that it stops its replicas, and that this went wrong",
+        words=(
+            r"^\[ReplicaManager broker=\d+\] Shutting down",
+            r"^There was an error in one of the threads during LogManager shutdown"
+            r"|^Fatal error during (?:broker|KafkaServer) shutdown",
+        ),
+        without="a stop that leaves a log unflushed, or a checkpoint unwritten, is not found",
+        tried=False,
+    ),
+    log_line(
+        id="log-recovers",
+        what="a broker logs at its start whether it recovers the logs of each log dir",
+        words=(r"^(?:(Skipping recovery)|Recovering|Attempting recovery) .*(?:from|in) (\S+) since ",),
+        without="logs that a broker does not recover after a crash are not found",
+        tried=False,
+    ),
+    log_line(
         id="log-moved",
         what="a broker logs that a replica was replaced by the one in another log dir",
         words=("successfully replaced with the future replica", "Attempting to replace current log .* for …"),

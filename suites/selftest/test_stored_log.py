@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record import MemoryRecordsBuilder
 
-from suites import stored_log
-from suites.stored_log import StoredLog
+from harness.kafka import stored_log
+from harness.kafka.stored_log import StoredLog
 
 
 class InMemory(StoredLog):

@@ -21,6 +21,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, PromiseBroken
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.stored_log import batches
 from harness.kafka.tiered_storage import METADATA_TOPIC, remote_files
 from harness.kafka.versions import VersionRange
 from harness.runner.case_workload import CaseWorkload
@@ -31,7 +32,6 @@ from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import finish_move
-from suites.stored_log import batches
 
 PRODUCTION_READY = VersionRange.parse(">=3.9")
 """The builds in which tiered storage is no early access any more, and that name the last remote offset (KIP-1005).

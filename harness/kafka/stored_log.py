@@ -102,11 +102,16 @@ class StoredLog:
 
 
 def batches(segment: Path, size: int) -> Iterator[tuple[int, int, int]]:
-    """The base offset, the last offset's delta and the attributes of each batch of a segment."""
+    """The base offset, the last offset's delta and the attributes of each batch of a segment.
+
+    :raises ValueError: a batch has no possible length
+    """
     at = 0
     with segment.open("rb") as file:
         while at + _BATCH.size <= size:
             file.seek(at)
             base, length, attributes, last = _BATCH.unpack(file.read(_BATCH.size))
             yield base, last, attributes
+            if length < 0:
+                raise ValueError(f"{segment} has a batch of {length} bytes at byte {at}")
             at += 12 + length
