@@ -22,7 +22,7 @@ from faults.segment import BitsFlipped
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.log_dir import HIGH_WATERMARKS, LogDir
+from harness.cluster.log_dir import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
@@ -105,9 +105,38 @@ def log_dirs_failed(
         state.check()
         for fault in faults:
             check_noticed(fault)
+        check_others_checkpointed(state, *{fault.broker for fault in faults})
         yield faults[0]
         if check_at_end:
             state.check()
+
+
+def check_others_checkpointed(state: StateCheck, *brokers: Broker) -> None:
+    """Brokers with a failed log dir go on writing recovery points and log starts into their other log dirs.
+
+    It looks only at brokers that write these at least once a second. Without ``log.initial.task.delay.ms``, a broker
+    writes none on schedule in its first 30 s.
+
+    :raises PromiseBroken: a broker does not write them
+    """
+    if not state.cluster.distribution.version.has_initial_task_delay:
+        return
+    able = [each for each in brokers if each.id not in state.dead | state.slow and _checkpoints_often(each)]
+    good = [log_dir for broker in able for log_dir in broker.log_dirs if log_dir not in state.failed]
+    before = {(each, file): each.written_at(file) for each in good for file in (RECOVERY_POINTS, LOG_STARTS)}
+    await_until(
+        lambda: [f"{file} in {each}" for (each, file), at in before.items() if each.written_at(file) == at],
+        lambda unwritten: not unwritten,
+        timeout_s=timeouts.QUESTION_S,
+        what=f"{', '.join(map(str, able))} to go on writing checkpoints into log dirs that have not failed",
+        watch=state.cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+
+
+def _checkpoints_often(broker: Broker) -> bool:
+    names = "log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms"
+    return all(int(broker.node.spec.properties.get(name, "60000")) <= OFTEN_MS for name in names)
 
 
 def check_stays_offline(state: StateCheck, log_dir: LogDir) -> None:
@@ -425,6 +454,7 @@ RARE_CHECKPOINTS = dict.fromkeys(
     "600000",
 )
 """Broker settings with which another access to a log dir meets an error before a checkpoint does."""
+OFTEN_MS = 1000
 
 
 @contextmanager
