@@ -18,9 +18,7 @@ from suites.selftest.fakes import fake, fake_broker, fake_cluster, fake_node, lo
 from suites.state_check import StateCheck
 from suites.steps import check_others_checkpointed
 
-OFTEN = dict.fromkeys(
-    ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms"), "500"
-)
+INTERVALS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")
 BOTH = (RECOVERY_POINTS, LOG_STARTS)
 
 
