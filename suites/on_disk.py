@@ -21,6 +21,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.stored_log import Fingerprint, StoredLog
 from harness.waiting import await_until
+from suites.replica_files import check_replica_files
 
 
 def check_no_replica_twice(topic: Topic) -> None:
@@ -259,7 +260,8 @@ def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: flo
 def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
     """The replicas of each partition have the same log, byte for byte, wherever their segments begin.
 
-    Call it when no client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
+    The other files in the replicas' folders must fit the logs, too (:mod:`suites.replica_files`). Call it when no
+    client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
 
     :param start: compare from this offset on; a replica need not have the records before it
     """
@@ -286,6 +288,7 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,
     )
+    check_replica_files(*partitions)
 
 
 def _differences(logs: Mapping[int, StoredLog], start: int) -> list[str]:

@@ -386,6 +386,13 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=("disks", "kip-113", "network", "schedules"),
     ),
     file(
+        id="file-beside-segments",
+        what="a replica's folder has its leader epochs, and a producer snapshot for each segment",
+        words=("leader-epoch-checkpoint", "*.snapshot"),
+        without="files that do not fit the log are not found",
+        tried=False,
+    ),
+    file(
         id="file-meta",
         what="meta.properties in each log dir",
         needed_by=METADATA_LOG,

@@ -263,6 +263,17 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-changed",
+        what="a broker logs the segments that it deletes, to which offset it truncates a log, and when a move ends",
+        words=(
+            r"… Deleting segments? (?=.*due to).*\(baseOffset=…,",
+            r"partition=…, dir=…\] Truncating to offset …\b",
+            r"successfully replaced with the future replica for …\b",
+        ),
+        without="producer snapshots that stay are not found, and a check of files may be wrong after a move",
+        tried=False,
+    ),
+    log_line(
         id="log-moved",
         what="a broker logs that a replica was replaced by the one in another log dir",
         words=("successfully replaced with the future replica", "Attempting to replace current log .* for …"),

@@ -1,0 +1,110 @@
+"""What does not fit a log in its replica's folder is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.kafka.broker_log import BrokerLog
+from suites.replica_files import leader_epochs, wrong_files
+from suites.selftest.fakes import fake_broker, log_dir_at
+
+STAMP = "[2026-11-28 12:00:00,000] INFO "
+
+
+def batch(base: int, epoch: int, count: int = 10) -> bytes:
+    """The header of a batch without records."""
+    rest = epoch.to_bytes(4, signed=True) + bytes(7) + (count - 1).to_bytes(4)
+    return base.to_bytes(8) + len(rest).to_bytes(4) + rest
+
+
+LOG = {100: batch(100, 3) + batch(110, 3), 120: batch(120, 5)}
+FITS = [(3, 100), (5, 120)]
+
+
+def wrong(
+    folder: Path,
+    epochs: Sequence[tuple[int, int]] | None = FITS,
+    *,
+    point: int | None = None,
+    start: int | None = None,
+    snapshots: Sequence[int] = (),
+    line: str = "",
+    sure: bool = True,
+) -> list[str]:
+    """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line."""
+    replica = folder / "orders-0"
+    replica.mkdir(exist_ok=True)
+    for base, content in LOG.items():
+        (replica / f"{base:020}.log").write_bytes(content)
+    for offset in snapshots:
+        (replica / f"{offset:020}.snapshot").touch()
+    if epochs is not None:
+        lines = ["0", str(len(epochs)), *(f"{epoch} {offset}" for epoch, offset in epochs)]
+        (replica / "leader-epoch-checkpoint").write_text("\n".join(lines) + "\n")
+    for file, listed in (("recovery-point-offset-checkpoint", point), ("log-start-offset-checkpoint", start)):
+        (folder / file).unlink(missing_ok=True)
+        if listed is not None:
+            (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
+    log = folder / "broker.log"
+    log.write_text(STAMP + line.format(dir=folder) + "\n")
+    return list(wrong_files(log_dir_at(folder, fake_broker(log=BrokerLog(log))), "orders-0", sure_of_start=sure))
+
+
+def test_files_that_fit_are_right(tmp_path: Path) -> None:
+    """A leader has an entry at the end of its log until its first write; a log may start inside a segment."""
+    assert wrong(tmp_path) == []
+    assert wrong(tmp_path, [*FITS, (6, 130)], point=130) == []
+    assert wrong(tmp_path, [(3, 105), (5, 120)], start=105) == []
+    assert leader_epochs(tmp_path / "orders-0") == [(3, 105), (5, 120)]
+    assert leader_epochs(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("epochs", "says"),
+    [
+        ([(3, 100), (5, 120), (6, 131)], "its log ends at 130"),
+        ([(3, 100), (4, 120), (5, 120)], "do not rise"),
+        ([(3, 100), (6, 110), (5, 120)], "do not rise"),
+        ([(2, 40), (3, 100), (5, 120)], "its log starts at 100"),
+        ([(3, 100)], "the batch at offset 120 is of epoch 5"),
+        ([(5, 120)], "the batch at offset 100 is of epoch 3"),
+        ([(3, 100), (5, 121)], "the batch at offset 120 is of epoch 5"),
+        ([], "the batch at offset 100 is of epoch 3"),
+    ],
+)
+def test_leader_epochs_that_do_not_fit_are_found(tmp_path: Path, epochs: list[tuple[int, int]], says: str) -> None:
+    assert says in wrong(tmp_path, epochs)[0]
+
+
+def test_an_entry_below_the_log_start_counts_only_if_it_can_be_told(tmp_path: Path) -> None:
+    assert wrong(tmp_path, [(2, 40), *FITS], sure=False) == []
+    assert len(wrong(tmp_path, [(2, 40), *FITS], sure=True)) == 1
+
+
+def test_a_recovery_point_above_the_end_is_found(tmp_path: Path) -> None:
+    """The log was truncated inside a gap that compaction had left, or should have been truncated to its end."""
+    assert wrong(tmp_path, point=131) == ["the recovery point 131, and its log ends at 130"]
+    truncated = "[UnifiedLog partition=orders-0, dir={dir}] Truncating to offset 131 (kafka.log.UnifiedLog)"
+    assert wrong(tmp_path, point=131, line=truncated) == []
+    assert len(wrong(tmp_path, point=132, line=truncated)) == 1
+
+
+DELETED = [
+    "[UnifiedLog partition=orders-0, dir={dir}] Deleting segment LogSegment(baseOffset=50, size=9) due to log size",
+    "[Log partition=orders-0, dir={dir}] Deleting segments due to log start offset 60 breach: "
+    "LogSegment(baseOffset=40, size=9),LogSegment(baseOffset=50, size=9)",
+]
+
+
+@pytest.mark.parametrize("line", DELETED)
+def test_the_producer_snapshot_of_a_deleted_segment_is_found(tmp_path: Path, line: str) -> None:
+    """Others may stay: those of clean stops are at no segment's base offset."""
+    assert wrong(tmp_path, snapshots=[50, 100, 130], line=line) == [
+        "the producer snapshot 50 of a segment that is deleted"
+    ]
+    (tmp_path / "orders-0" / f"{50:020}.snapshot").unlink()
+    assert wrong(tmp_path, snapshots=[51, 100], line=line) == []
+    assert wrong(tmp_path, snapshots=[51, 50], line=line.replace("due to", "as part of")) == []
