@@ -4,8 +4,9 @@ A broker reads them at its next start, at its next truncation, or as the next le
 
 * ``leader-epoch-checkpoint``: epochs and offsets rise, and each batch is in the range of its epoch. An entry is written
   before the first batch of its epoch. No entry starts above the end of the log.
-* No entry starts below the log start (``LeaderEpochFileCache.truncateFromStart``). Kafka writes this in the background.
-  A broker that was killed in between, or swapped in a future replica, may keep such an entry: it is not checked then.
+* No entry starts below the log start to which the broker has advanced the log since its start
+  (``LeaderEpochFileCache.truncateFromStart``, ``clearAndFlush``). Kafka writes this in the background, so a crash or
+  the swap of a future replica may leave older entries: these are not looked at.
 * With a segment goes its producer snapshot (``UnifiedLog.deleteSegments``).
 * The recovery point is not above the end of the log, or records after a truncation would not be checked after a crash.
 """
@@ -14,16 +15,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from harness import timeouts
-from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
-from harness.events import NodeKilled
 from harness.kafka.connection import NoAnswer
 from harness.kafka.stored_log import StoredLog
 from harness.waiting import await_until
@@ -40,15 +40,15 @@ def check_replica_files(*partitions: Partition) -> None:
     """
     cluster = partitions[0].cluster
 
+    wanted = {(each.topic, each.index): str(each) for each in partitions}
+
     def wrong() -> list[str]:
-        return [
-            f"{partition} in {log_dir} has {what}"
-            for broker in cluster.live_brokers()
-            for (topic, index), (log_dir, _) in broker.find_replicas().items()
-            for partition in partitions
-            if (topic, index) == (partition.topic, partition.index)
-            for what in wrong_files(log_dir, str(partition), sure_of_start=_is_sure_of_start(broker, partition))
-        ]
+        found = defaultdict[LogDir, list[str]](list)
+        for broker in cluster.live_brokers():
+            for key, (log_dir, _) in broker.find_replicas().items():
+                if key in wanted:
+                    found[log_dir].append(wanted[key])
+        return [what for log_dir, names in found.items() for what in wrong_files(log_dir, names)]
 
     await_until(
         wrong,
@@ -60,44 +60,40 @@ def check_replica_files(*partitions: Partition) -> None:
     )
 
 
-def _is_sure_of_start(broker: Broker, partition: Partition) -> bool:
-    """Whether no entry may start below the log start."""
-    killed = any(event.node == broker.node.spec.name for event in broker.journal.of(NodeKilled))
-    return not killed and not broker.log.first(
-        rf"successfully replaced with the future replica for {re.escape(str(partition))}\b"
-    )
+def wrong_files(log_dir: LogDir, partitions: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong in folders of replicas now, also what a running broker is about to change.
 
-
-def wrong_files(log_dir: LogDir, name: str, *, sure_of_start: bool) -> Iterator[str]:
-    """Yield what is wrong in a replica's folder now, also what a running broker is about to change.
-
-    :param name: the partition's
-    :param sure_of_start: whether no entry may start below the log start
     :raises OSError: a file is gone
     """
+    points, starts = _listed(log_dir, RECOVERY_POINTS), _listed(log_dir, LOG_STARTS)
+    for name in partitions:
+        for what in _wrong_in(log_dir, name, points.get(name, 0), starts.get(name)):
+            yield f"{name} in {log_dir} has {what}"
+
+
+def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None) -> Iterator[str]:
     folder = log_dir.path / name
     segments = {int(path.stem): path for path in sorted(folder.glob("*.log"))}
-    first, end = min(segments), StoredLog(folder).ends()
-    start = _listed(log_dir, LOG_STARTS).get(name, first)  # a log that starts with its first segment is not listed
-    yield from _wrong_epochs(leader_epochs(folder), start, end, segments, sure_of_start)
+    end = StoredLog(folder).ends()
+    first = min(segments)
+    start = first if start is None else start  # a log that starts with its first segment is not listed
+    epochs = leader_epochs(folder)
+    yield from _wrong_epochs(epochs, start, end, segments)
+    if epochs and epochs[0][1] < start and epochs[0][1] < (advanced := min(start, _advanced_to(log_dir, name))):
+        yield f"the leader epochs {epochs}, and its log was made to start at {advanced}"
     for offset in sorted(int(path.stem) for path in folder.glob("*.snapshot")):
         if offset < first and log_dir.broker.log.first(_segment_deleted(log_dir, name, offset)):
             yield f"the producer snapshot {offset} of a segment that is deleted"
-    point = _listed(log_dir, RECOVERY_POINTS).get(name, 0)
     if point > end and not log_dir.broker.log.first(_truncated(log_dir, name, point)):
         yield f"the recovery point {point}, and its log ends at {end}"
 
 
-def _wrong_epochs(
-    epochs: list[tuple[int, int]], start: int, end: int, segments: Mapping[int, Path], sure_of_start: bool
-) -> Iterator[str]:
+def _wrong_epochs(epochs: list[tuple[int, int]], start: int, end: int, segments: Mapping[int, Path]) -> Iterator[str]:
     has = f"the leader epochs {epochs}"
     if any(one[0] >= other[0] or one[1] >= other[1] for one, other in pairwise(epochs)):
         yield f"{has}, which do not rise"
     if epochs and epochs[-1][1] > end:
         yield f"{has}, and its log ends at {end}"
-    if sure_of_start and epochs and epochs[0][1] < start:
-        yield f"{has}, and its log starts at {start}"
     for path in segments.values():
         with path.open("rb") as file:
             head = file.read(_BATCH.size)
@@ -107,6 +103,20 @@ def _wrong_epochs(
         begun = [each for each, offset in epochs if offset <= base]
         if base >= start and epoch >= 0 and (not begun or begun[-1] != epoch):
             yield f"{has}, and the batch at offset {base} is of epoch {epoch}"
+
+
+def _advanced_to(log_dir: LogDir, name: str) -> int:
+    """The highest log start that the broker gave the log since its start; 0 if it gave it none, or swapped it in."""
+    broker = log_dir.broker
+    escaped = re.escape(name)
+    if broker.log.first(rf"successfully replaced with the future replica for {escaped}\b", since=broker.started_at):
+        return 0
+    advanced = (
+        rf"partition={escaped}, dir={re.escape(str(log_dir.path))}\] Incremented log start offset to (\d+)"
+        rf"|^.*Truncate fully and reset fetch offset for partition {escaped} from .* leader's start offset (\d+) "
+    )
+    found = (re.search(advanced, line.text) for line in broker.log.matching(advanced, since=broker.started_at))
+    return max((int(told[1] or told[2]) for told in found if told), default=0)
 
 
 def leader_epochs(folder: Path) -> list[tuple[int, int]]:

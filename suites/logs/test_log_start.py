@@ -24,6 +24,7 @@ from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.log_cleaning import FREQUENT_CLEANING, SEGMENT, SMALL_SEGMENTS, until_cleaning_s
 from suites.on_disk import check_same_bytes
+from suites.replica_files import check_replica_files
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, write_untracked_records
@@ -86,6 +87,7 @@ def test_log_start(cluster: Cluster) -> None:
         check_found_by_time(appended[0], {created_ms + 3_600_000: 0})
 
     check()
+    check_replica_files(by_size[0], by_time[0], by_request[0])
     for end in (BrokerStopped, BrokerKilled):
         for broker in cluster.brokers:
             with brokers_down(state, end(broker)):

@@ -264,8 +264,11 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-changed",
-        what="a broker logs the segments that it deletes, to which offset it truncates a log, and when a move ends",
+        what="a broker logs the segments that it deletes, to which offset it truncates a log, where it lets a log start, "
+        "and when a move ends",
         words=(
+            r"partition=…, dir=…\] Incremented log start offset to (\d+)"
+            r"|^.*Truncate fully and reset fetch offset for partition … from .* leader's start offset (\d+) ",
             r"… Deleting segments? (?=.*due to).*\(baseOffset=…,",
             r"partition=…, dir=…\] Truncating to offset …\b",
             r"successfully replaced with the future replica for …\b",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,6 @@ def wrong(
     start: int | None = None,
     snapshots: Sequence[int] = (),
     line: str = "",
-    sure: bool = True,
 ) -> list[str]:
     """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line."""
     replica = folder / "orders-0"
@@ -50,7 +50,8 @@ def wrong(
             (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
     log = folder / "broker.log"
     log.write_text(STAMP + line.format(dir=folder) + "\n")
-    return list(wrong_files(log_dir_at(folder, fake_broker(log=BrokerLog(log))), "orders-0", sure_of_start=sure))
+    broker = fake_broker(log=BrokerLog(log), started_at=datetime(2026, 11, 28, 12, tzinfo=UTC))
+    return list(wrong_files(log_dir_at(folder, broker), ["orders-0"]))
 
 
 def test_files_that_fit_are_right(tmp_path: Path) -> None:
@@ -68,7 +69,6 @@ def test_files_that_fit_are_right(tmp_path: Path) -> None:
         ([(3, 100), (5, 120), (6, 131)], "its log ends at 130"),
         ([(3, 100), (4, 120), (5, 120)], "do not rise"),
         ([(3, 100), (6, 110), (5, 120)], "do not rise"),
-        ([(2, 40), (3, 100), (5, 120)], "its log starts at 100"),
         ([(3, 100)], "the batch at offset 120 is of epoch 5"),
         ([(5, 120)], "the batch at offset 100 is of epoch 3"),
         ([(3, 100), (5, 121)], "the batch at offset 120 is of epoch 5"),
@@ -79,14 +79,32 @@ def test_leader_epochs_that_do_not_fit_are_found(tmp_path: Path, epochs: list[tu
     assert says in wrong(tmp_path, epochs)[0]
 
 
-def test_an_entry_below_the_log_start_counts_only_if_it_can_be_told(tmp_path: Path) -> None:
-    assert wrong(tmp_path, [(2, 40), *FITS], sure=False) == []
-    assert len(wrong(tmp_path, [(2, 40), *FITS], sure=True)) == 1
+ADVANCED = [
+    "[UnifiedLog partition=orders-0, dir={dir}] Incremented log start offset to 100 due to segment deletion (a.B)",
+    "[ReplicaFetcher replicaId=3, leaderId=2, fetcherId=0] Truncate fully and reset fetch offset for partition "
+    "orders-0 from 50 to the current leader's start offset 100 because the local replica's end offset is smaller (a.B)",
+]
+
+
+@pytest.mark.parametrize("line", ADVANCED)
+def test_an_entry_below_the_log_start_is_found_if_the_broker_advanced_it(tmp_path: Path, line: str) -> None:
+    """Older entries may be left by a crash, or by the swap of a future replica."""
+    older = [(2, 40), *FITS]
+    [said] = wrong(tmp_path, older, line=line)
+    assert said.endswith("and its log was made to start at 100")
+    assert wrong(tmp_path, older) == []
+    assert wrong(tmp_path, older, line=line.replace("orders", "refunds")) == []
+    assert wrong(tmp_path, older, line=line.replace("100", "40")) == []
+    assert wrong(tmp_path, line=line.replace("100", "90")) == []
+    moved = "The current replica is successfully replaced with the future replica for orders-0 (a.B)"
+    assert wrong(tmp_path, older, line=f"{line}\n{STAMP}{moved}") == []
 
 
 def test_a_recovery_point_above_the_end_is_found(tmp_path: Path) -> None:
     """The log was truncated inside a gap that compaction had left, or should have been truncated to its end."""
-    assert wrong(tmp_path, point=131) == ["the recovery point 131, and its log ends at 130"]
+    assert wrong(tmp_path, point=131) == [
+        f"orders-0 in {tmp_path.name} of broker 1 has the recovery point 131, and its log ends at 130"
+    ]
     truncated = "[UnifiedLog partition=orders-0, dir={dir}] Truncating to offset 131 (kafka.log.UnifiedLog)"
     assert wrong(tmp_path, point=131, line=truncated) == []
     assert len(wrong(tmp_path, point=132, line=truncated)) == 1
