@@ -264,7 +264,7 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-changed",
-        what="a broker logs the segments that it deletes, to which offset it truncates a log, where it lets a log start, "
+        what="a broker logs the segments that it deletes, to which offset it truncates a log, where it lets one start, "
         "and when a move ends",
         words=(
             r"partition=…, dir=…\] Incremented log start offset to (\d+)"
