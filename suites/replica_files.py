@@ -2,8 +2,9 @@
 
 A broker reads them at its next start, at its next truncation, or as the next leader, so clients see an error late.
 
-* ``leader-epoch-checkpoint``: epochs and offsets rise, and each batch is in the range of its epoch. An entry is written
-  before the first batch of its epoch. No entry starts above the end of the log.
+* ``leader-epoch-checkpoint``: epochs and offsets rise, and no entry starts above the end of the log. The first batch of
+  each segment is in the range of its epoch, since an entry is written before the batches. A batch below the first entry
+  may be one of deleted records.
 * No entry starts below the log start to which the broker has advanced the log since its start
   (``LeaderEpochFileCache.truncateFromStart``, ``clearAndFlush``). Kafka writes this in the background, so a crash or
   the swap of a future replica may leave older entries: these are not looked at.
@@ -66,6 +67,8 @@ def wrong_files(log_dir: LogDir, partitions: Iterable[str]) -> Iterator[str]:
     :raises OSError: a file is gone
     """
     points, starts = _listed(log_dir, RECOVERY_POINTS), _listed(log_dir, LOG_STARTS)
+    if log_dir.written_at(RECOVERY_POINTS) < log_dir.broker.started_at.timestamp():
+        points = {}  # they are those of folders that may have been replaced while the broker was down
     for name in partitions:
         for what in _wrong_in(log_dir, name, points.get(name, 0), starts.get(name)):
             yield f"{name} in {log_dir} has {what}"
@@ -101,7 +104,7 @@ def _wrong_epochs(epochs: list[tuple[int, int]], start: int, end: int, segments:
             continue
         base, epoch = _BATCH.unpack(head)
         begun = [each for each, offset in epochs if offset <= base]
-        if base >= start and epoch >= 0 and (not begun or begun[-1] != epoch):
+        if base >= start and epoch >= 0 and begun and begun[-1] != epoch:
             yield f"{has}, and the batch at offset {base} is of epoch {epoch}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,7 @@ def wrong(
     start: int | None = None,
     snapshots: Sequence[int] = (),
     line: str = "",
+    started: datetime = datetime(2026, 11, 28, 12, tzinfo=UTC),
 ) -> list[str]:
     """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line."""
     replica = folder / "orders-0"
@@ -50,7 +51,7 @@ def wrong(
             (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
     log = folder / "broker.log"
     log.write_text(STAMP + line.format(dir=folder) + "\n")
-    broker = fake_broker(log=BrokerLog(log), started_at=datetime(2026, 11, 28, 12, tzinfo=UTC))
+    broker = fake_broker(log=BrokerLog(log), started_at=started)
     return list(wrong_files(log_dir_at(folder, broker), ["orders-0"]))
 
 
@@ -59,6 +60,8 @@ def test_files_that_fit_are_right(tmp_path: Path) -> None:
     assert wrong(tmp_path) == []
     assert wrong(tmp_path, [*FITS, (6, 130)], point=130) == []
     assert wrong(tmp_path, [(3, 105), (5, 120)], start=105) == []
+    assert wrong(tmp_path, []) == []
+    assert wrong(tmp_path, [(3, 105), (5, 120)]) == []
     assert leader_epochs(tmp_path / "orders-0") == [(3, 105), (5, 120)]
     assert leader_epochs(tmp_path) == []
 
@@ -70,9 +73,8 @@ def test_files_that_fit_are_right(tmp_path: Path) -> None:
         ([(3, 100), (4, 120), (5, 120)], "do not rise"),
         ([(3, 100), (6, 110), (5, 120)], "do not rise"),
         ([(3, 100)], "the batch at offset 120 is of epoch 5"),
-        ([(5, 120)], "the batch at offset 100 is of epoch 3"),
+        ([(2, 100), (5, 120)], "the batch at offset 100 is of epoch 3"),
         ([(3, 100), (5, 121)], "the batch at offset 120 is of epoch 5"),
-        ([], "the batch at offset 100 is of epoch 3"),
     ],
 )
 def test_leader_epochs_that_do_not_fit_are_found(tmp_path: Path, epochs: list[tuple[int, int]], says: str) -> None:
@@ -108,6 +110,7 @@ def test_a_recovery_point_above_the_end_is_found(tmp_path: Path) -> None:
     truncated = "[UnifiedLog partition=orders-0, dir={dir}] Truncating to offset 131 (kafka.log.UnifiedLog)"
     assert wrong(tmp_path, point=131, line=truncated) == []
     assert len(wrong(tmp_path, point=132, line=truncated)) == 1
+    assert wrong(tmp_path, point=131, started=datetime.now(UTC) + timedelta(minutes=1)) == []
 
 
 DELETED = [
