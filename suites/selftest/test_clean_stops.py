@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.broker import WRITTEN_AT_STOP
-from harness.events import Event, from_json
+from harness.events import Event, LogDirsLeft, from_json
 from harness.kafka.stored_log import StoredLog
 from harness.measure.clean_stops import incomplete_stops, wrong_recoveries
-from suites.selftest.fakes import log_dir_at
+from suites.selftest.fakes import fake_broker, fake_node, log_dir_at
 
 BEGAN = datetime(2026, 11, 28, 12, tzinfo=UTC)
 HERE, THERE = "/d/broker-1-log-dir-1", "/d/broker-1-log-dir-2"
@@ -178,6 +178,27 @@ def test_a_log_dir_shows_its_mark_and_recovery_points(tmp_path: Path) -> None:
     assert log_dir.is_marked_clean()
     assert log_dir.recovery_points() == {"orders-0": (5, 7), "refunds-0": (7, 7)}
     assert log_dir.written_at("recovery-point-offset-checkpoint") > 0
+
+
+@pytest.mark.parametrize("was_alive", [True, False])
+def test_a_stop_notes_what_is_left(tmp_path: Path, was_alive: bool) -> None:
+    """A broker that had ended before is left out: its log dirs may have changed since. So is what can't be read."""
+    here, gone = tmp_path / "1", tmp_path / "2"
+    (here / "orders-0").mkdir(parents=True)
+    (here / "orders-0" / "00000000000000000007.log").touch()
+    (here / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+    (gone / "recovery-point-offset-checkpoint").mkdir(parents=True)
+    node = fake_node(
+        stop=lambda _: (here / ".kafka_cleanshutdown").touch(), is_alive=lambda: was_alive, exit_code=lambda: 143
+    )
+    broker = fake_broker(node=node, log_dirs=(log_dir_at(here), log_dir_at(gone)))
+    broker.stop()
+    noted = list(broker.journal.of(LogDirsLeft))
+    assert len(noted) == was_alive
+    for each in noted:
+        assert (each.exit_code, each.marked_clean) == (143, (str(here),))
+        assert each.recovery_points == {str(here): {"orders-0": (5, 7)}}
+        assert each.written[str(here)]["recovery-point-offset-checkpoint"] > 0
 
 
 def test_a_damaged_log_is_no_endless_one(tmp_path: Path) -> None:

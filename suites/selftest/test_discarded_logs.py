@@ -203,7 +203,7 @@ def test_a_start_notes_the_high_watermarks_that_the_broker_had(tmp_path: Path, e
         (here.path / "replication-offset-checkpoint").unlink()
         (other.path / "orders-0" / "partition.metadata").unlink()
 
-    node = fake_node(start=lambda: None, stop=ends, kill=ends)
+    node = fake_node(start=lambda: None, stop=ends, kill=ends, is_alive=lambda: True, exit_code=lambda: 143)
     broker = fake_broker(node=node, log_dirs=(here, other), _had={}, _killed_at=None, _registration_ttl_s=0)
     end(broker)
     broker.start()
