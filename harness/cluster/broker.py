@@ -198,11 +198,9 @@ class Broker:
         written, points = {}, {}
         for log_dir in self.log_dirs:
             with suppress(OSError, ValueError):
-                its_points, times = (
-                    log_dir.recovery_points(),
-                    {file: log_dir.written_at(file) for file in WRITTEN_AT_STOP},
-                )
-                points[str(log_dir.path)], written[str(log_dir.path)] = its_points, times
+                times = {file: log_dir.written_at(file) for file in WRITTEN_AT_STOP}
+                points[str(log_dir.path)] = log_dir.recovery_points()
+                written[str(log_dir.path)] = times
         left = {"marked_clean": self._marked_clean(), "written": written, "recovery_points": points}
         self.journal.write("log_dirs.left", broker=self.id, exit_code=self.node.exit_code(), **left)
 
