@@ -37,6 +37,7 @@ from suites.deviations import (
 )
 from suites.expected_state import ExpectedState
 from suites.observing import expectation_of, expects, observe
+from suites.replica_mbeans import compare_replica_mbeans
 
 Source = Callable[[ExpectedState], Iterator[str]]
 UNTOUCHED = "though nothing has touched it"
@@ -182,6 +183,7 @@ def mbeans(state: ExpectedState) -> Iterator[str]:
     for broker in state.live_brokers():
         assert broker.mbeans is not None
         yield from judge_mbeans(state, broker, broker.mbeans.describe_broker(), elsewhere)
+        yield from compare_replica_mbeans(state, broker, broker.mbeans.describe_replicas(), elsewhere)
         if _offline_on(state, broker) and state.cluster.distribution.version in FORGETS_OFFLINE_LOGS:
             yield from compare_log_mbeans(state, broker, broker.mbeans.logs())
     if state.cluster.spec.mode is Mode.ZK:

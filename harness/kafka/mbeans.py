@@ -41,9 +41,13 @@ UNDER_MIN_ISR = "kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount
 AT_MIN_ISR = "kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount"
 _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
+TOPIC_METERS = "kafka.server:type=BrokerTopicMetrics,topic=*,*"
 LOG_SIZE = "kafka.log:type=Log,name=Size,*"
 LOG_SEGMENTS = "kafka.log:type=Log,name=NumLogSegments,*"
 LOG_END = "kafka.log:type=Log,name=LogEndOffset,*"
+PARTITION = "kafka.cluster:type=Partition,name=UnderReplicated,*"
+DEAD_FETCHERS = "kafka.server:type=ReplicaFetcherManager,name=DeadThreadCount,clientId=Replica"
+FAILED_PARTITIONS = "kafka.server:type=ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
@@ -101,6 +105,22 @@ class BrokerMetrics:
     log_dir_cordoned: Mapping[str, bool] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplicaMetrics:
+    """A broker's MBeans about single replicas and about the threads that fetch them.
+
+    :ivar partitions: the topics and partitions with MBeans of ``kafka.cluster:type=Partition``
+    :ivar fetched: the topic, the partition and the fetcher thread of each MBean of ``FetcherLagMetrics``
+    :ivar dead_fetchers: DeadThreadCount of the replica fetcher threads; None if the build does not have it
+    :ivar failed_partitions: FailedPartitionsCount of the replica fetcher threads; None if the build does not have it
+    """
+
+    partitions: frozenset[tuple[str, int]] = frozenset()
+    fetched: frozenset[tuple[str, int, str]] = frozenset()
+    dead_fetchers: int | None = 0
+    failed_partitions: int | None = 0
+
+
 def agent_options(jar: Path, address: str) -> tuple[str, ...]:
     """The JVM options that put the agent into a node, at ``host:port``, without multicast discovery.
 
@@ -138,6 +158,30 @@ class MBeans:
             cordoned_log_dirs=_value(cordoned),
             log_dir_cordoned={_log_dir(name): bool(of["Value"]) for name, of in each_cordoned.items()},
         )
+
+    def describe_replicas(self) -> ReplicaMetrics:
+        """A broker's MBeans about single replicas and about the threads that fetch them.
+
+        :raises NoAnswer: no agent answers
+        """
+        partitions, fetched, dead, failed = self._read(PARTITION, FETCHED, DEAD_FETCHERS, FAILED_PARTITIONS)
+        lags = list(map(_tags, fetched))
+        return ReplicaMetrics(
+            partitions=frozenset((tags["topic"], int(tags["partition"])) for tags in map(_tags, partitions)),
+            fetched=frozenset((tags["topic"], int(tags["partition"]), tags["clientId"]) for tags in lags),
+            dead_fetchers=_value(dead),
+            failed_partitions=_value(failed),
+        )
+
+    def has_topic_meters(self, topic: str) -> bool:
+        """Whether the broker has meters of this topic (``BrokerTopicMetrics``).
+
+        A request for the topic makes them, and so does a late one.
+
+        :raises NoAnswer: no agent answers
+        """
+        [found] = self._read(TOPIC_METERS)
+        return any(_tags(mbean).get("topic") == topic for mbean in found)
 
     def offline_partitions(self) -> int | None:
         """OfflinePartitionsCount, if this node is the active controller; None if it isn't."""

@@ -34,9 +34,11 @@ from harness.waiting import await_until
 from suites.background import in_background
 from suites.checks import check_delivery, check_not_noticed, check_noticed, check_refused
 from suites.deviations import CREATION_ERROR_UNREPORTED, READ_ERROR_IGNORED
+from suites.leadership import lead
 from suites.log_cleaning import COMPACTED, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small, write_outdated_records
 from suites.observing import observe
-from suites.on_disk import check_logs_unchanged, check_no_replica_twice, leaders_logs
+from suites.on_disk import check_logs_unchanged, check_no_replica_twice, check_same_bytes, leaders_logs
+from suites.replica_mbeans import check_no_trace, mbeans_of
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -200,6 +202,41 @@ def test_append_fails(cluster: Cluster, workload: CaseWorkload) -> None:
         restart_after_healing(state, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+@scenario(
+    "kip-112/follower-append-fails",
+    kip=112,
+    plan="3) Log directory failure discovered on follower during runtime: an append of its fetcher finds no space left",
+    judged=False,
+    overrides=RARE_CHECKPOINTS,
+    needs=Full.needs,
+    volumes="ext4",
+)
+def test_follower_append_fails(cluster: Cluster) -> None:
+    """A follower's disk is full, and its fetcher meets the error: no MBean has the replica or its topic any more.
+
+    The follower has led before, so it has meters of the topic.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    write_untracked_records(orders, 100)
+    victim = leader_of(orders[0])
+    leader, _ = cluster.others(victim)
+    lead(orders[0], leader)
+    state = StateCheck(cluster, orders)
+    state.check()
+    if not mbeans_of(victim).has_topic_meters(orders.name):
+        raise Inconclusive(f"{victim} has led {orders[0]}, and has no meters of {orders} that could go")
+    log_dir = orders[0].log_dir_on(victim)
+    with injected(Full(log_dir)) as fault:
+        write_untracked_records(orders, 100, size=1000, to=leader)
+        state.log_dir_failed(log_dir)
+        state.check()
+        check_noticed(fault)
+        check_met_by(fault, saying=f"Error while appending records to {orders[0]} in dir")
+        check_no_trace(victim, orders)
+    restart_after_healing(state, victim)
+    check_same_bytes(*orders.partitions)
 
 
 @scenario(

@@ -333,8 +333,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     mbean(mbeans.UNDER_MIN_ISR, "logs/below-min-isr"),
     mbean(mbeans.AT_MIN_ISR, "logs/below-min-isr"),
     mbean(mbeans.LOG_SIZE, *COMPARED),
+    mbean(mbeans.PARTITION, *COMPARED, without="it is not compared which replicas have MBeans of their partitions"),
+    mbean(mbeans.DEAD_FETCHERS, *COMPARED, without="fetcher threads that died are not counted"),
+    mbean(mbeans.FAILED_PARTITIONS, *COMPARED, without="partitions that fetcher threads gave up are not counted"),
     mbean(mbeans.LOG_SEGMENTS, "kip-113/under-load"),
     mbean(mbeans.LOG_END, "kip-113/under-load"),
+    mbean(mbeans.TOPIC_METERS, "kip-112/follower-append-fails"),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     Dependency(
         id="mbean-ConsumerLag",

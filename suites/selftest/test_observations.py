@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.kafka.mbeans import BrokerMetrics
+from harness.kafka.mbeans import BrokerMetrics, ReplicaMetrics
 from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from suites import observations
+from suites.replica_mbeans import compare_replica_mbeans
 from suites.selftest.fakes import (
     cluster_state,
     fake_broker,
@@ -310,6 +311,74 @@ def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> N
     assert list(observations.compare_mbeans(right_state(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
     [mended] = observations.compare_mbeans(right_state(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
     assert "no longer deviates" in mended
+
+
+ON_BROKER_1 = frozenset({("orders", 0), ("lone", 1)})
+FETCHED = frozenset({("orders", 0, "ReplicaFetcherThread-0-3")})
+
+
+@pytest.mark.parametrize(
+    ("id", "state", "seen", "says"),
+    [
+        (1, right_state, ReplicaMetrics(partitions=ON_BROKER_1), []),
+        (1, right_state, ReplicaMetrics(), []),  # a build without these MBeans
+        (
+            1,
+            right_state,
+            ReplicaMetrics(partitions=frozenset({("lone", 1)})),
+            ["broker 1 has no Partition MBeans of o"],
+        ),
+        (
+            1,
+            right_state,
+            ReplicaMetrics(partitions=ON_BROKER_1 | {("gone", 0)}),
+            ["broker 1 has Partition MBeans of replicas that are offline or gone: gone-0"],
+        ),
+        (3, right_state, ReplicaMetrics(partitions=frozenset({("lone", 3)})), []),
+        (
+            3,
+            right_state,
+            ReplicaMetrics(partitions=frozenset({("lone", 3), ("orders", 0), ("elsewhere", 0)})),
+            ["broker 3 has Partition MBeans of replicas that are offline or gone: elsewhere-0, orders-0"],
+        ),
+        (2, healthy_state, ReplicaMetrics(fetched=FETCHED), []),
+        (
+            2,
+            right_state,
+            ReplicaMetrics(fetched=FETCHED),
+            ["broker 2 has orders-0 in ReplicaFetcherThread-0-3, though"],
+        ),
+        (
+            1,
+            right_state,
+            ReplicaMetrics(fetched=frozenset({("lone", 0, "ReplicaFetcherThread-0-3")})),
+            ["broker 1 has "],
+        ),
+        (1, right_state, ReplicaMetrics(fetched=frozenset({("lone", 1, "ReplicaAlterLogDirsThread-0")})), []),
+        (
+            1,
+            right_state,
+            ReplicaMetrics(dead_fetchers=1),
+            ["the MBeans of broker 1 say DeadThreadCount 1 instead of 0"],
+        ),
+        (1, right_state, ReplicaMetrics(failed_partitions=2), ["the MBeans of broker 1 say FailedPartitionsCount 2 "]),
+        (3, right_state, ReplicaMetrics(failed_partitions=2), []),
+        (1, right_state, ReplicaMetrics(dead_fetchers=None, failed_partitions=None), []),
+    ],
+)
+def test_the_mbeans_of_replicas_and_fetchers_are_those_of_what_is_there(
+    id: int, state: Callable[[], StateCheck], seen: ReplicaMetrics, says: list[str]
+) -> None:
+    found = list(compare_replica_mbeans(state(), BROKERS[id], seen, SEEN))
+    assert [each.startswith(start) for each, start in zip(found, says, strict=True)] == [True] * len(says), found
+
+
+def test_a_broker_that_started_with_a_bad_log_dir_may_have_mbeans_of_its_offline_replicas() -> None:
+    state = right_state()
+    state.broker_gone(BROKERS[3])
+    state.broker_back(BROKERS[3])
+    seen = ReplicaMetrics(partitions=frozenset({("lone", 3), ("orders", 0)}))
+    assert list(compare_replica_mbeans(state, BROKERS[3], seen, SEEN)) == []
 
 
 def test_replicas_are_counted_on_the_broker_that_leads_them() -> None:
