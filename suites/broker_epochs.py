@@ -16,7 +16,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.session_loss import lost_session
 from harness.cluster.topic import Partition
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
 from suites.controllers import quorum_of
@@ -111,6 +111,59 @@ def check_ids_free(cluster: Cluster, log_dirs: Sequence[uuid.UUID]) -> None:
     if error is not None:
         raise PromiseBroken(f"the controller refused a new broker with log dirs of an unregistered one: {error}")
     cluster.journal.write("directories.taken_over", broker=_NEW, log_dirs=[str(each) for each in log_dirs])
+
+
+def check_stale_refused(partition: Partition, broker: Broker) -> None:
+    """The controller refuses requests that are out of date, and a log dir that another broker has.
+
+    The partition has changed its leader at least once, and this broker, which was restarted, follows. So each change of
+    the ISR here names an old partition epoch, too; the controller looks at that last.
+
+    :raises Inconclusive: a broker has lost its session since the restart, on a busy machine
+    """
+    cluster, state = partition.cluster, partition.describe()
+    if state.leader in (None, broker.id) or state.leader_epoch < 1:
+        raise Inconclusive(f"{broker} does not follow a later leader of {partition}: {state}")
+    topic_id, epochs = uuid.UUID(state.topic_id), directories(cluster).epochs
+    leader, follower = (BrokerEpoch(id=id, epoch=epochs[id][-1]) for id in (state.leader, broker.id))
+    earlier = BrokerEpoch(id=broker.id, epoch=epochs[broker.id][-2])
+    isr = [BrokerEpoch(id=id, epoch=epochs[id][-1]) for id in state.isr]
+
+    def alter(asking: BrokerEpoch, leader_epoch: int) -> str | None:
+        return alter_partition(
+            _controller(cluster), asking, topic_id, partition.index, isr, leader_epoch=leader_epoch, partition_epoch=0
+        )
+
+    log_dir = partition.log_dir_on(broker)
+    answers = {
+        f"an ISR of {partition} from {earlier}, its earlier epoch": (
+            alter(earlier, state.leader_epoch),
+            "STALE_BROKER_EPOCH",
+        ),
+        f"an ISR of {partition} with an earlier leader epoch": (
+            alter(leader, state.leader_epoch - 1),
+            "FENCED_LEADER_EPOCH",
+        ),
+        f"an ISR of {partition} from a follower": (alter(follower, state.leader_epoch), "INVALID_REQUEST"),
+        f"an ISR of {partition} with an earlier partition epoch": (
+            alter(leader, state.leader_epoch),
+            "INVALID_UPDATE_VERSION",
+        ),
+        f"the log dir of {partition} from {earlier}, its earlier epoch": (
+            assign_replica(_controller(cluster), earlier, directory_of(log_dir), topic_id, partition.index),
+            "STALE_BROKER_EPOCH",
+        ),
+        f"the registration of a new broker with {log_dir}": (
+            register_broker(
+                _controller(cluster), _NEW, quorum_of(cluster).cluster_id, [uuid.uuid4(), directory_of(log_dir)]
+            ),
+            "INVALID_REGISTRATION",
+        ),
+    }
+    for what, (error, wanted) in answers.items():
+        if error != wanted and (lost := lost_session(cluster, but=(), since=broker.started_at)):
+            raise lost.blamed(f"the controller answered {error} to {what}, instead of {wanted}")
+        _check(cluster, what, error, wanted)
 
 
 def _controller(cluster: Cluster) -> Connection:
