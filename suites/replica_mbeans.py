@@ -8,6 +8,7 @@ An operator who watches them must see what is there, and nothing that is gone. W
   without new records may have no MBean of a partition, so the contrary is not compared.
 * No fetcher thread is dead. No partition has failed, unless a log dir has failed, too: brokers of KRaft count a replica
   that they could not create.
+* What is known to be left behind in a log dir is not compared.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ def compare_replica_mbeans(
     :param elsewhere: the cluster's metadata, for topics that are not in the expected state
     """
     partitions = {**state.partitions, **_unknown(state, elsewhere)}
-    yield from _compare_partitions(state, broker, seen.partitions, partitions)
+    left = {key for log_dir in broker.log_dirs for key in state.left_behind_in(log_dir)}
+    partitions = {key: each for key, each in partitions.items() if key not in left}
+    yield from _compare_partitions(state, broker, seen.partitions - left, partitions)
     for topic, index, thread in sorted(seen.fetched):
-        source = FETCHER.fullmatch(thread)
-        if source and not _may_fetch(partitions.get((topic, index)), broker, int(source[1])):
+        source, key = FETCHER.fullmatch(thread), (topic, index)
+        if source and key not in left and not _may_fetch(partitions.get(key), broker, int(source[1])):
             yield f"{broker} has {topic}-{index} in {thread}, though it follows no such leader"
     if seen.dead_fetchers:
         yield f"the MBeans of {broker} say DeadThreadCount {seen.dead_fetchers} instead of 0"
@@ -101,8 +104,7 @@ def _compare_partitions(
     """
     assigned = {key for key, each in partitions.items() if broker.id in each.replicas}
     online = {key for key in assigned if broker.id not in partitions[key].offline}
-    left = {key for log_dir in broker.log_dirs for key in state.left_behind_in(log_dir)}
-    may = (assigned if broker.id in state.updated_since_start else online) | left
+    may = assigned if broker.id in state.updated_since_start else online
     if stale := sorted(seen - may):
         yield f"{broker} has Partition MBeans of replicas that are offline or gone: {_named(stale)}"
     has_failed = any(log_dir in state.failed for log_dir in broker.log_dirs)

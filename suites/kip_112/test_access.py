@@ -223,6 +223,7 @@ def test_follower_append_fails(cluster: Cluster) -> None:
     victim = leader_of(orders[0])
     leader, _ = cluster.others(victim)
     lead(orders[0], leader)
+    write_untracked_records(orders, 10)  # now all have the leader epoch on disk
     state = StateCheck(cluster, orders)
     state.check()
     if not mbeans_of(victim).has_topic_meters(orders.name):
