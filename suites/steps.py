@@ -554,6 +554,25 @@ def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | Non
     log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
 
 
+def check_high_watermark_kept(partition: Partition, log_dir: LogDir) -> None:
+    """The broker writes the high watermark of a held future replica into the checkpoint of its log dir.
+
+    A future replica that becomes current at a start begins at this offset (KIP-113, 3.).
+
+    :raises PromiseBroken: it does not, though it must write the file twice a second
+    """
+    await_until(
+        lambda: log_dir.offsets_in_checkpoint(HIGH_WATERMARKS),
+        lambda offsets: str(partition) in offsets,
+        timeout_s=timeouts.QUESTION_S,
+        what=f"{HIGH_WATERMARKS} in {log_dir} to name {partition}, whose future replica is there",
+        retry_on=(OSError, ValueError),  # the broker replaces the file meanwhile
+        watch=log_dir.broker.node.check_alive,
+        failure=PromiseBroken,
+    )
+    log_dir.broker.journal.write("move.high_watermark_kept", partition=str(partition), log_dir=str(log_dir))
+
+
 def future_log_bytes(partition: Partition, log_dir: LogDir) -> bytes:
     """The bytes of the future replica's log in this log dir, as they are on disk."""
     return b"".join(path.read_bytes() for path in sorted(log_dir.path.glob(f"{partition}.*-future/*.log")))

@@ -38,6 +38,7 @@ from suites.steps import (
     MOVES_HELD,
     SMALL_FETCHES,
     begin_move,
+    check_high_watermark_kept,
     finish_move,
     moves_held,
     restart_after_healing,
@@ -118,6 +119,8 @@ def moving(
             if held:
                 begin_move(orders[0], there)
                 state.move_held(orders[0], there)
+                if not rare_checkpoints:
+                    check_high_watermark_kept(orders[0], there)
             else:
                 orders[0].move_to(there)
                 finish_move(state, orders[0], there)

@@ -17,7 +17,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.admin import NewTopic, Refused
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_promised_or_known, promised
 from suites.deviations import ANY_REFUSED, UNKNOWN_TOPIC_ANSWERED
@@ -27,11 +27,13 @@ from suites.state_check import StateCheck
 from suites.steps import (
     SMALL_FETCHES,
     begin_move,
+    check_under_way,
     finish_move,
     log_dirs_failed,
     moves_held,
     reassign_by_request,
     restart_after_healing,
+    write_untracked_records,
 )
 
 
@@ -140,6 +142,49 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     place = partition.log_dir_on(log_dir.broker)
     if place != log_dir:
         raise PromiseBroken(f"{partition} was created in {place}, but {log_dir} had been requested")
+
+
+@scenario(
+    "kip-113/placed-beside-moves",
+    kip=113,
+    plan="1. How to move replicas between log dirs: a replica that moves into a log dir counts there for new replicas",
+    judged=False,
+    overrides=SMALL_FETCHES,
+)
+def test_placed_beside_moves(cluster: Cluster) -> None:
+    """Replicas move into the log dir with fewer replicas until it has more: a new replica is created in the other one.
+
+    Before, a broker would have created the new replica where the others move to.
+    """
+    mover = cluster.brokers[0]
+    [moving] = cluster.create_topics(NewTopic(name="moving", assignment={index: [mover.id] for index in range(3)}))
+    write_untracked_records(moving, 2400, size=1000)
+    state = StateCheck(cluster, moving)
+    before = replicas_by_log_dir(mover)
+    here, there = sorted(mover.log_dirs, key=lambda log_dir: before[log_dir], reverse=True)
+    leaving = [partition for partition in moving.partitions if partition.log_dir_on(mover) == here]
+    with moves_held(mover):
+        for number, partition in enumerate(leaving):
+            begin_move(partition, there, waits=number > 0)
+        held = replicas_by_log_dir(mover)
+        if not (before[there] < before[here] == held[here] < held[there]):
+            raise Inconclusive(f"the moves change nothing about where a new replica belongs: {before}, then {held}")
+        [refunds] = cluster.create_topics(NewTopic(name="refunds", assignment={0: [mover.id]}))
+        place = refunds[0].log_dir_on(mover)
+        for partition in leaving:
+            check_under_way(partition, there)
+    if place != here:
+        raise PromiseBroken(f"{refunds[0]} was created in {place}, which does not have the fewest replicas: {held}")
+    state.add_topic(refunds)
+    for partition in leaving:
+        finish_move(state, partition, there)
+    state.check()
+
+
+def replicas_by_log_dir(broker: Broker) -> dict[LogDir, int]:
+    """How many replicas, with future replicas, the broker describes in each of its log dirs."""
+    described = {each.path: len(each.replicas) for each in broker.describe_log_dirs()}
+    return {log_dir: described[str(log_dir.path)] for log_dir in broker.log_dirs}
 
 
 @scenario(
