@@ -55,12 +55,15 @@ def report_replica_in(log_dir: LogDir, partition: Partition) -> None:
     cluster.journal.write("replica.reported", partition=str(partition), log_dir=str(log_dir))
 
 
-def check_not_in_isr(partition: Partition, broker: Broker, *, process: int = -1) -> None:
-    """The controller refuses an ISR with this broker: it is fenced, or the leader means an earlier process of it.
+def check_not_in_isr(partition: Partition, broker: Broker, *, process: int = -1, via: Broker | None = None) -> None:
+    """The controller refuses an ISR with this broker.
+
+    It is fenced, it is shutting down, or the leader means an earlier process of it.
 
     :param process: the index of the process that the leader means, among all that were registered
+    :param via: a broker that knows the leader
     """
-    cluster, state = partition.cluster, partition.describe()
+    cluster, state = partition.cluster, partition.describe(via)
     assert state.leader is not None
     epochs = directories(cluster).epochs
     members = dict.fromkeys((*state.isr, broker.id))

@@ -46,6 +46,9 @@ from suites.background import in_background
 from suites.observing import expectation_of, observe
 from suites.on_disk import check_same_bytes
 
+MAY_END = "The controller has asked us to exit controlled shutdown"
+"""The log line of a KRaft broker that was asked to stop, once the controller lets it end."""
+
 
 def check_noticed(fault: Fault) -> None:
     """The broker's log has the line by which the broker notices the fault."""

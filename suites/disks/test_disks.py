@@ -32,7 +32,7 @@ from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.broker_epochs import check_not_in_isr, check_one_process, check_stale_refused
-from suites.checks import check_delivery, check_logged, check_not_noticed
+from suites.checks import MAY_END, check_delivery, check_logged, check_not_noticed
 from suites.followers_behind import injected_ahead
 from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import logs_of, segment_files
@@ -45,7 +45,6 @@ GZIP = 1
 """The id of the compression type, in the attributes of batches."""
 SEEN_LATE = timedelta(seconds=1)
 """A broker may show the watcher a change so much later. Without a handover, it takes a session's time-out."""
-MAY_END = "The controller has asked us to exit controlled shutdown"
 
 
 @scenario(

@@ -314,7 +314,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         kind="request",
         what="AlterPartition v3, BrokerRegistration v3, BrokerHeartbeat v1 and AssignReplicasToDirs v0, which brokers "
         "send to the controller",
-        needed_by=("disks/leader-stopped", "secured/broker-reports"),
+        needed_by=("disks/leader-stopped", "races/shutting-down", "secured/broker-reports"),
         modes=KRAFT,
         without="the case is unknown, since the controller gives no answer",
         tried=False,

@@ -22,10 +22,12 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until, let_pass
 from suites.background import in_background
-from suites.checks import check_logged, promised
+from suites.broker_epochs import check_not_in_isr
+from suites.checks import MAY_END, check_logged, promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
 from suites.followers_behind import SHRUNK
-from suites.leadership import await_end, await_offline, await_out_of_sync, lead
+from suites.leadership import await_end, await_leader, await_offline, await_out_of_sync, lead
+from suites.observations import directories
 from suites.observing import observe
 from suites.races.test_moves import happens_in_time
 from suites.scenario import scenario
@@ -81,6 +83,34 @@ def test_stale_answer(cluster: Cluster) -> None:
     # The answer with the offset where the logs diverge, and no answer that the other broker does not lead yet.
     leader = commit_before_truncation(cluster, "fetch-answered", about=f"orders-0 endOffset={COMMITTED}")
     await_end(leader, COMMITTED + TAIL, failure=PromiseBroken)
+
+
+@scenario(
+    "races/shutting-down",
+    kip=112,
+    plan="a clean stop: the leader hands its partitions over before it ends, and is in no ISR from then on",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.9.0"),
+    judged=False,
+    holds=True,
+)
+def test_shutting_down(cluster: Cluster) -> None:
+    """A leader shuts down, and a broker is slow to hear of the next one: it may not end yet, nor join the ISR again."""
+    orders = cluster.create_topic("orders", replicas=3)
+    leader = leader_of(orders[0])
+    following, slow = cluster.others(leader)
+    directories(cluster)  # the first call takes longer than a hold may
+    heard = Held(cluster, slow, "metadata-applied", by=leader.node.request_stop)
+    with injected(heard):
+        await_leader(orders[0], following, lambda id: id not in (None, leader.id), "to have another leader")
+        check_not_in_isr(orders[0], leader, via=following)
+        early = leader.log.first(MAY_END, since=heard.injected_at)
+    leader.stop()
+    if early:
+        raise PromiseBroken(f"{leader} may end, though {slow} has yet to hear of the next leader: {early}")
+    check_logged(leader, MAY_END, heard.injected_at)
+    leader.start()
+    cluster.await_healthy(failure=PromiseBroken)
 
 
 @scenario(
