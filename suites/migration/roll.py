@@ -21,11 +21,14 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.mbeans import MigrationState
 from harness.kafka.versions import Mode, VersionRange
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.controllers import await_active_controller
+from suites.deviations import ISR_CHANGE_LOST_AT_TIMES
 from suites.expected_state import ExpectedState
 from suites.migration.metadata import KeptMetadata
+from suites.migration.rejoining import leader_stuck
 from suites.observations import Source, compare_topics, metadata_log
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -86,14 +89,23 @@ class Roll:
         self.restart(Role.MIGRATING, *first)
         with self.down(last, Role.MIGRATING):
             last.start()
-            self._await_dual_write()
+            self.await_dual_write()
+            self.await_rejoined(last)
         self.check_metadata()
 
-    def _await_dual_write(self) -> None:
+    def await_dual_write(self) -> None:
         """Wait until the KRaft controller has copied the metadata: it is the active controller from here on."""
         self.await_state(MigrationState.MIGRATION)
         self.migration.controlled_by(Mode.KRAFT)
         await_active_controller(self._cluster)
+
+    def await_rejoined(self, broker: Broker, *, unless: Deviation = ISR_CHANGE_LOST_AT_TIMES) -> None:
+        """Wait until a started broker is in every ISR again; a leader that does not ask for it, as known, restarts."""
+        if stuck := leader_stuck(self._cluster, broker, unless=unless):
+            stuck.stop()
+            self._state.broker_gone(stuck)
+            stuck.start()
+            self._state.broker_back(stuck)
 
     def to_kraft(self, *brokers: Broker) -> None:
         """Restart brokers as KRaft brokers, one after another."""

@@ -14,7 +14,7 @@ from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.deviations import DEAD_SHOWN_ALIVE
+from suites.deviations import DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES
 from suites.migration.failing import broker_ended
 from suites.migration.roll import Roll, migration_scenario
 from suites.on_disk import check_no_leftovers
@@ -27,7 +27,7 @@ CONTROLLER, MIGRATION = "/controller", "/migration"
 @migration_scenario(
     "migration/back-from-dual-write",
     plan="back to ZooKeeper: after all brokers have entered the migration, with a failed log dir",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=6),
 )
 def test_back_from_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -61,7 +61,7 @@ def test_back_from_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
 @migration_scenario(
     "migration/back-from-kraft",
     plan="back to ZooKeeper: after all brokers have become KRaft brokers, with a failed log dir",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=14),
 )
 def test_back_from_kraft(cluster: Cluster, workload: CaseWorkload) -> None:

@@ -15,7 +15,7 @@ from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.deviations import DEAD_SHOWN_ALIVE
+from suites.deviations import DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES
 from suites.leadership import lead
 from suites.migration.failing import broker_ended
 from suites.migration.roll import Roll, migration_scenario
@@ -28,7 +28,7 @@ from suites.steps import log_dirs_failed, one_partition_per_log_dir, restart_aft
 @migration_scenario(
     "migration/forward",
     plan="ZooKeeper to KRaft: all phases, without a failed log dir",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=6),
 )
 def test_forward(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -50,7 +50,7 @@ def test_forward(cluster: Cluster, workload: CaseWorkload) -> None:
 @migration_scenario(
     "migration/entering",
     plan="ZooKeeper to KRaft: log dirs fail while brokers enter the migration",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=8),
 )
 def test_entering(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -82,7 +82,7 @@ def test_entering(cluster: Cluster, workload: CaseWorkload) -> None:
 @migration_scenario(
     "migration/dual-write",
     plan="ZooKeeper to KRaft: a log dir fails while the KRaft controller writes to ZooKeeper, too",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=7),
 )
 def test_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -110,7 +110,7 @@ def test_dual_write(cluster: Cluster, workload: CaseWorkload) -> None:
 @migration_scenario(
     "migration/to-kraft",
     plan="ZooKeeper to KRaft: log dirs fail while some brokers are KRaft brokers, and some not yet",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=8),
 )
 def test_to_kraft(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -145,7 +145,7 @@ def test_to_kraft(cluster: Cluster, workload: CaseWorkload) -> None:
 @migration_scenario(
     "migration/finalized",
     plan="ZooKeeper to KRaft: a log dir fails after the migration",
-    deviations=(DEAD_SHOWN_ALIVE,),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES),
     floors=Floors(faults=7),
 )
 def test_finalized(cluster: Cluster, workload: CaseWorkload) -> None:

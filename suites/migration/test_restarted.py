@@ -19,7 +19,7 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_ends, promised
-from suites.deviations import DEAD_SHOWN_ALIVE, REPLICAS_MADE_AGAIN
+from suites.deviations import DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES, REPLICAS_MADE_AGAIN
 from suites.migration.failing import broker_ended
 from suites.migration.roll import Roll, migration_scenario
 from suites.state_check import StateCheck
@@ -29,7 +29,7 @@ from suites.steps import FOUND_TWICE, delete_by_hand, one_partition_per_log_dir,
 @migration_scenario(
     "migration/restarted-with-failed",
     plan="ZooKeeper to KRaft: a broker that a failed log dir has ended starts again, while the log dir is bad",
-    deviations=(DEAD_SHOWN_ALIVE, REPLICAS_MADE_AGAIN),
+    deviations=(DEAD_SHOWN_ALIVE, ISR_CHANGE_LOST_AT_TIMES, REPLICAS_MADE_AGAIN),
     floors=Floors(faults=4),
 )
 def test_restarted_with_failed(cluster: Cluster, workload: CaseWorkload) -> None:

@@ -119,6 +119,29 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-isr-not-asked",
+        what="a leader logs that it does not ask for a replica's return to the ISR, since a request is in flight",
+        words=(
+            r"\[Partition {partition} broker={leader}\] Failed to alter partition to PendingExpandIsr\("
+            r"newInSyncReplicaId={broker},.* OPERATION_NOT_ATTEMPTED",
+        ),
+        needed_by=("migration",),
+        without="these cases are invalid where a leader has lost its request",
+        modes=ZK,
+        builds=VersionRange.parse(">=3.9"),
+        tried=False,
+    ),
+    log_line(
+        id="log-controller-heard-of",
+        what="a broker in migration mode logs which controller has sent it an UpdateMetadata request",
+        words=("in response to UpdateMetadata request sent by controller {controller} ",),
+        needed_by=("migration/isr-change-lost",),
+        without="this case is unknown",
+        modes=ZK,
+        builds=VersionRange.parse(">=3.9"),
+        tried=False,
+    ),
+    log_line(
         id="log-no-dir-usable",
         what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),
