@@ -24,7 +24,7 @@ PARTITIONS = 12
     "races/written-after-error",
     kip=112,
     plan="2. A log directory stops working on a broker during runtime: it is not used after its first error",
-    builds=VersionRange.parse(">=2.8.0"),
+    builds=VersionRange.parse(">=3.0.0"),  # before, only the log that met the error refused records (KAFKA-12575)
     judged=False,
     holds=True,
 )
