@@ -76,8 +76,9 @@ def wrong_recoveries(events: Sequence[Event], run_dir: Path) -> list[Incomplete]
     for event in events:
         if not isinstance(event, ReplicasFound) or event.marked_clean is None:
             continue
+        next_found = [each.at for each in events if isinstance(each, ReplicasFound) and each.broker == event.broker]
         starts = [each.at for each in _starts(events, event.broker) if each.at >= event.at]
-        until = starts[1] if len(starts) > 1 else _NEVER
+        until = min([*(at for at in next_found if at > event.at), *starts[1:], _NEVER])
         seen = set[str]()
         for line in _log_of(event.broker, run_dir).matching(RECOVERS, since=event.at):
             told = re.search(RECOVERS, line.text)

@@ -163,6 +163,14 @@ def test_a_start_follows_the_mark(tmp_path: Path, skips: str, recovers: str) -> 
     assert "had the mark" in said
 
 
+def test_a_start_of_a_broker_that_runs_finds_no_marks(tmp_path: Path) -> None:
+    """It does nothing; the next start has marks of its own."""
+    runs = event(9, "replicas.found", broker=1, log_dirs={HERE: {}}, marked_clean=[])
+    found = event(29, "replicas.found", broker=1, log_dirs={HERE: {}}, marked_clean=[HERE])
+    assert wrong_recoveries([runs, found, started(30)], log_of(tmp_path, (31, SKIPS))) == []
+    assert len(wrong_recoveries([runs, found, started(30)], log_of(tmp_path, (31, RECOVERS)))) == 1
+
+
 def test_a_log_dir_shows_its_mark_and_recovery_points(tmp_path: Path) -> None:
     """A future replica counts; one that is being deleted does not."""
     log_dir = log_dir_at(tmp_path)
