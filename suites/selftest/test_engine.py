@@ -236,7 +236,9 @@ def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_look
         finally:
             harness.kill()
             kill_marked(run)
-    assert still_there == [1, 1]  # it looks again, since compose had already asked the engine
+    # It looks again, since compose had already asked the engine. A process that it killed may exist at its first look.
+    assert len(still_there) == 2
+    assert still_there[1] == 1
 
 
 def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -145,7 +146,14 @@ def crowded() -> Iterator[None]:
         for _ in range(20 * len(os.sched_getaffinity(0))):
             process = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             busy.callback(process.kill)
+        await_until(are_ready, timeout_s=60, what="the processes to be busy", for_kafka=False)
         yield
+
+
+def are_ready() -> bool:
+    """Whether ten threads are ready to run on each core."""
+    [_, after] = Path("/proc/stat").read_text().split("\nprocs_running ")
+    return int(after.split()[0]) > 10 * len(os.sched_getaffinity(0))
 
 
 @pytest.mark.usefixtures("crowded")
