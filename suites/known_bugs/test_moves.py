@@ -186,7 +186,8 @@ def alone_in_isr(partition: Partition, broker: Broker) -> str:
     :param broker: the only one in the ISR
     """
     differs = rf"[^;'\[\]]+ {partition}: isr \{{{broker.id}\}} instead of \{{\d, \d\}}"
-    return rf"last seen: \['{differs}'(, '{differs}')*\](; besides: {differs}(; {differs})*)?$"
+    more = rf"(?:{differs}|the MBeans of {broker} say UnderReplicatedPartitions 1 instead of 0)"
+    return rf"last seen: \['{differs}'(, '{differs}')*\](; besides: {more}(; {more})*)?$"
 
 
 def await_copied_everywhere(partition: Partition, moved_to: LogDir, *, timeout_s: float) -> None:
