@@ -40,7 +40,6 @@ def check_replica_files(*partitions: Partition) -> None:
     :raises PromiseBroken: they do not, also after a while
     """
     cluster = partitions[0].cluster
-
     wanted = {(each.topic, each.index): str(each) for each in partitions}
 
     def wrong() -> list[str]:

@@ -35,9 +35,9 @@ def test_written_after_error(cluster: Cluster) -> None:
     """
     orders = cluster.create_topic("orders", partitions=PARTITIONS, replicas=1)
     write_untracked_records(orders, 10)
-    partition, *beside = together(orders)
-    victim = partition.leader()
-    log_dir = partition.log_dir_on(victim)
+    partitions = together(orders)
+    victim = partitions[0].leader()
+    log_dir = partitions[0].log_dir_on(victim)
     with ExitStack() as failed:
         taken_offline = Held(
             cluster,
@@ -47,9 +47,9 @@ def test_written_after_error(cluster: Cluster) -> None:
             by=lambda: failed.enter_context(injected(Chmod000(log_dir))),
         )
         with injected(taken_offline):
-            for each in (partition, *beside):
+            for each in partitions:
                 check_not_written(each)
-        for each in (partition, *beside):
+        for each in partitions:
             await_offline(each, victim)
 
 
