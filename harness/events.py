@@ -83,6 +83,20 @@ class ClusterUnsettled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetadataLogRead(Event):
+    """The metadata log was read at the end of the case.
+
+    :ivar until: the offset after its last record; those from ``since`` on belong to the case
+    :ivar irregular: what breaks a rule of the controller (:mod:`harness.measure.metadata_history`)
+    """
+
+    kind = "metadata_log.read"
+    since: int
+    until: int
+    irregular: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged(Event):
     """The judge gave its verdict."""
 

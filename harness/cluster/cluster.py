@@ -50,6 +50,7 @@ class Cluster(ClusterLifecycle):
     def __init__(self, context: ClusterContext) -> None:
         super().__init__(context)
         self.topics: dict[str, Topic] = {}
+        self.metadata_read_until = 0  # the records before this offset belong to earlier cases
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
         """Use the cluster, which must have no topics, for another case; see :meth:`ClusterLifecycle.attach_case`."""

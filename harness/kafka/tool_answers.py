@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import LogDirState, QuorumReplica, QuorumState, ReplicaInDir
+from harness.kafka.metadata_records import MetadataRecord, dump_records, files_of
 from harness.kafka.security import Bootstrap
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
@@ -234,27 +235,17 @@ MIGRATING = "A" * 22
 
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
-    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a metadata log, and on a snapshot if it has no offset 0."""
-    logs = sorted(metadata_log.glob("*.log"))
-    begins = int(logs[0].stem)
-    snapshots = [
-        each for each in sorted(metadata_log.glob("*.checkpoint")) if begins <= int(each.stem.partition("-")[0])
-    ]
-    return _dump(distribution, [*snapshots[:1], *logs] if begins else logs)
+    """Read a metadata log, and a snapshot if it has no offset 0."""
+    return read_directories(dump_records(distribution, *files_of(metadata_log)))
 
 
 def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:
-    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a snapshot of the metadata."""
-    return _dump(distribution, [snapshot])
+    """Read a snapshot of the metadata."""
+    return read_directories(dump_records(distribution, snapshot))
 
 
-def _dump(distribution: Distribution, files: Iterable[Path]) -> Directories:
-    arguments = ("--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
-    return read_directories(tool_lines(distribution, Tool.DUMP_LOG, *arguments))
-
-
-def read_directories(lines: Iterable[str]) -> Directories:
-    """The state after all records of a dump; a record of a change has only the fields that change."""
+def read_directories(records: Iterable[MetadataRecord]) -> Directories:
+    """The state after all records; one of a change has only the fields that change."""
     names: dict[str, str] = {}
     epochs: dict[int, tuple[int, ...]] = {}
     racks: dict[int, str | None] = {}
@@ -265,12 +256,8 @@ def read_directories(lines: Iterable[str]) -> Directories:
     dirs: dict[tuple[str, int], list[str]] = {}
     hinted: dict[tuple[str, int], dict[int, str]] = {}
     versions: dict[str, frozenset[int]] = {}
-    for line in lines:
-        _, found, payload = line.partition(" payload: ")
-        if not found:
-            continue
-        record = json.loads(payload)
-        kind, data = record["type"], record["data"]
+    for record in records:
+        kind, data = record.kind, record.data
         if kind == "TOPIC_RECORD":
             names[data["topicId"]] = data["name"]
         elif kind == "REMOVE_TOPIC_RECORD":
@@ -280,7 +267,7 @@ def read_directories(lines: Iterable[str]) -> Directories:
             if data.get("logDirs") is not None:
                 online[broker] = frozenset(data["logDirs"])
             if kind == "REGISTER_BROKER_RECORD" or shut is not None:
-                versions[kind] = versions.get(kind, frozenset()) | {record["version"]}
+                versions[kind] = versions.get(kind, frozenset()) | {record.version}
             if kind == "REGISTER_BROKER_RECORD":
                 epochs[broker] = tuple(dict.fromkeys((*epochs.get(broker, ()), data["brokerEpoch"])))
                 racks[broker] = data["rack"]

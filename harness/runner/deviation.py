@@ -79,6 +79,8 @@ class Deviation:
     failures: str = ""
     """A pattern of the failures that it leaves in nodes' logs (:mod:`harness.measure.node_failures`), for a line with
     its stack trace; empty if it leaves none."""
+    metadata: str = ""
+    """A pattern of what it leaves in the metadata log (:mod:`harness.measure.metadata_history`); empty if nothing."""
     confirmed: tuple[KafkaVersion, ...] = ()
     """The newest release of each line on which it was confirmed, if other than :data:`CONFIRMED_BUILDS` of the mode."""
 

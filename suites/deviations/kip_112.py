@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Deviation
 
@@ -174,7 +176,11 @@ FAILED_REPLICA_IN_ISR = Deviation(
     issue="none found; ReplicationControlManager.ineligibleReplicasForIsr checks the broker, not the log dir",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    metadata=r"is in the ISR of \S+, and its log dir \S+ is not online: PARTITION_CHANGE_RECORD .*\"isr\"",
 )
+
+FAILED_REPLICA_IN_ISR_AT_TIMES = replace(FAILED_REPLICA_IN_ISR, deterministic=False)
+"""Where no hold makes the leader ask at the wrong time."""
 
 OFFSET_SHOWN_LATE = Deviation(
     kip=112,
@@ -248,6 +254,7 @@ CORRECTED_LOG_DIR_NOT_LED = Deviation(
     issue="none found; ReplicationControlManager.LeaderAcceptor asks for the earlier log dir of the replica",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    metadata=r"has no leader, and broker \d+ could lead: PARTITION_CHANGE_RECORD .*\"directories\"",
 )
 
 REMOTE_READS_NEED_FIRST_DIR = Deviation(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.kafka.broker_log import BrokerLog
+from harness.kafka.metadata_records import read_records
 from harness.kafka.request_log import Exchange, RequestLog
 from harness.kafka.tool_answers import read_config_docs, read_directories
 from suites.kip_1066.schemas import (
@@ -76,27 +77,28 @@ def test_describe_log_dirs_has_one_new_field(
 
 def test_the_records_of_registrations_and_cordons_have_their_versions() -> None:
     registered = (
-        ' payload: {"type":"REGISTER_BROKER_RECORD","version":%d,"data":{"brokerId":3,"brokerEpoch":5,"rack":null}}'
+        '| offset: 0 payload: {"type":"REGISTER_BROKER_RECORD","version":%d,'
+        '"data":{"brokerId":3,"brokerEpoch":5,"rack":null}}'
     )
-    changed = ' payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":%d,"data":{"brokerId":3,%s}}'
+    changed = '| offset: 0 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":%d,"data":{"brokerId":3,%s}}'
     fenced, cordoned = '"fenced":-1', '"cordonedLogDirs":["a"]'
-    check_record_versions(read_directories([registered % 3, changed % (0, fenced)]), RECORDS_BEFORE)
+    check_record_versions(read_directories(read_records([registered % 3, changed % (0, fenced)])), RECORDS_BEFORE)
     right = [registered % 4, changed % (0, fenced), changed % (3, cordoned)]
-    check_record_versions(read_directories(right), RECORDS_WITH_CORDONS)
+    check_record_versions(read_directories(read_records(right)), RECORDS_WITH_CORDONS)
     for wrong in (right[:2], [registered % 3, *right], [*right, changed % (2, cordoned)]):
         with breaks_promise("the metadata has records of versions"):
-            check_record_versions(read_directories(wrong), RECORDS_WITH_CORDONS)
+            check_record_versions(read_directories(read_records(wrong)), RECORDS_WITH_CORDONS)
 
 
 def test_the_hint_is_the_first_word_on_a_partition() -> None:
     lines = [
-        ' payload: {"type":"TOPIC_RECORD","version":0,"data":{"topicId":"t","name":"orders"}}',
-        ' payload: {"type":"PARTITION_RECORD","version":2,"data":{"topicId":"t","partitionId":0,"replicas":[1,2],'
-        '"directories":["a","b"]}}',
-        ' payload: {"type":"PARTITION_CHANGE_RECORD","version":2,"data":{"topicId":"t","partitionId":0,'
+        '| offset: 0 payload: {"type":"TOPIC_RECORD","version":0,"data":{"topicId":"t","name":"orders"}}',
+        '| offset: 0 payload: {"type":"PARTITION_RECORD","version":2,"data":{"topicId":"t","partitionId":0,'
+        '"replicas":[1,2],"directories":["a","b"]}}',
+        '| offset: 0 payload: {"type":"PARTITION_CHANGE_RECORD","version":2,"data":{"topicId":"t","partitionId":0,'
         '"directories":["c","b"]}}',
     ]
-    seen = read_directories(lines)
+    seen = read_directories(read_records(lines))
     assert (seen.hinted, seen.assigned) == ({("orders", 0): {1: "a", 2: "b"}}, {("orders", 0): {1: "c", 2: "b"}})
 
 

@@ -7,6 +7,7 @@ import pytest
 from harness.cluster.migration import Role, changes_to
 from harness.cluster.nodes.backends import BACKENDS
 from harness.cluster.nodes.node import BOTH_QUORUMS
+from harness.kafka.metadata_records import read_records
 from harness.kafka.tool_answers import MIGRATING, read_directories
 from suites.migration.metadata import compare_metadata
 from suites.selftest.fakes import fake_broker
@@ -59,9 +60,11 @@ def test_containers_have_one_quorum() -> None:
 
 
 def test_a_partition_from_zookeeper_has_no_log_dirs_until_they_are_reported() -> None:
-    record = ' payload: {"type":"%s","version":1,"data":{%s}}'
+    record = '| offset: 0 payload: {"type":"%s","version":1,"data":{%s}}'
     topic = record % ("TOPIC_RECORD", '"name":"orders","topicId":"t"')
     partition = record % ("PARTITION_RECORD", '"topicId":"t","partitionId":0,"replicas":[1,2]')
     reported = record % ("PARTITION_CHANGE_RECORD", f'"topicId":"t","partitionId":0,"directories":["{MIGRATING}","d"]')
-    assert read_directories([topic, partition]).assigned == {("orders", 0): {1: MIGRATING, 2: MIGRATING}}
-    assert read_directories([topic, partition, reported]).assigned == {("orders", 0): {1: MIGRATING, 2: "d"}}
+    assert read_directories(read_records([topic, partition])).assigned == {("orders", 0): {1: MIGRATING, 2: MIGRATING}}
+    assert read_directories(read_records([topic, partition, reported])).assigned == {
+        ("orders", 0): {1: MIGRATING, 2: "d"}
+    }

@@ -14,6 +14,7 @@ import pytest
 
 from harness.kafka.mbeans import BrokerMetrics, ReplicaMetrics
 from harness.kafka.metadata import LogDirState
+from harness.kafka.metadata_records import read_records
 from harness.kafka.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from suites import observations
 from suites.replica_mbeans import compare_replica_mbeans
@@ -178,15 +179,15 @@ def unavailable_tool(state: StateCheck) -> Iterable[str]:
 
 def registrations(state: StateCheck) -> Iterable[str]:
     good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in state.failed}
-    return observations.compare_registrations(state, good, read_directories(answer("kafka-dump-log")))
+    return observations.compare_registrations(state, good, read_directories(read_records(answer("kafka-dump-log"))))
 
 
 def test_a_registration_has_a_rack_or_none_and_the_last_one_counts() -> None:
-    seen = read_directories(answer("kafka-dump-log"))
+    seen = read_directories(read_records(answer("kafka-dump-log")))
     assert seen.racks == {1: None, 2: None, 3: None}
     assert all(len(epochs) == 1 for epochs in seen.epochs.values())
     again = next(line for line in answer("kafka-dump-log") if '"brokerId":2' in line and "REGISTER_BROKER" in line)
-    assert read_directories([again, again.replace('"rack":null', '"rack":"b"')]).racks == {2: "b"}
+    assert read_directories(read_records([again, again.replace('"rack":null', '"rack":"b"')])).racks == {2: "b"}
 
 
 ALL = (
@@ -423,12 +424,12 @@ Default configs for brokers in the cluster are:
   min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}
 """
 REGISTERED = """\
-payload: {"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"brokerEpoch":16,\
+{"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"brokerEpoch":16,\
 "rack":null,"logDirs":["a","b"]}}
-payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":[]}}
-payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0,"data":{"brokerId":3,"brokerEpoch":16,"fenced":-1}}
-payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":["a"]}}
-payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"brokerId":3,"fenced":1}}
+{"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":[]}}
+{"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0,"data":{"brokerId":3,"brokerEpoch":16,"fenced":-1}}
+{"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":["a"]}}
+{"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"brokerId":3,"fenced":1}}
 """
 
 
@@ -525,7 +526,7 @@ def test_cordons_are_among_the_mbeans_from_4_3_on() -> None:
 
 
 def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_kept() -> None:
-    seen = read_directories(f" {line}" for line in REGISTERED.splitlines())
+    seen = read_directories(read_records(f"| offset: 0 payload: {each}" for each in REGISTERED.splitlines()))
     assert seen.cordoned == {3: {"a"}}
     assert seen.registered_as_cordoned == {3: None}
     ids = {DIRS[3, 1]: "a", DIRS[3, 2]: "b"}

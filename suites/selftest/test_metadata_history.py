@@ -1,0 +1,163 @@
+"""Tests that each rule for a metadata log finds a record that breaks it, and that Kafka's own log has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.kafka.metadata_records import MetadataRecord, read_records
+from harness.measure.metadata_history import irregular
+
+ANSWER = Path(__file__).parent / "answers" / "kafka-dump-log.txt"
+Batch = Sequence[MetadataRecord] | MetadataRecord
+DIRS = {1: ["1a", "1b"], 2: ["2a", "2b"], 3: ["3a", "3b"]}
+
+
+def log(*batches: Batch) -> list[MetadataRecord]:
+    """The records of a metadata log, numbered; each argument is a batch."""
+    found: list[MetadataRecord] = []
+    for each in batches:
+        batch = [each] if isinstance(each, MetadataRecord) else each
+        first = len(found)
+        found += [
+            MetadataRecord(offset=first + i, batch=first, kind=r.kind, version=0, data=r.data)
+            for i, r in enumerate(batch)
+        ]
+    return found
+
+
+def record(kind: str, **data: Any) -> MetadataRecord:
+    return MetadataRecord(offset=0, batch=0, kind=kind, version=0, data=data)
+
+
+def registered(broker: int, epoch: int, **more: Any) -> MetadataRecord:
+    data = {"brokerId": broker, "brokerEpoch": epoch, "fenced": True, "logDirs": DIRS.get(broker, []), **more}
+    return record("REGISTER_BROKER_RECORD", **data)
+
+
+def changed(broker: int, **more: Any) -> MetadataRecord:
+    return record("BROKER_REGISTRATION_CHANGE_RECORD", **{"brokerId": broker, "brokerEpoch": broker, **more})
+
+
+def partition(**more: Any) -> MetadataRecord:
+    data = {"topicId": "t", "partitionId": 0, "replicas": [1, 2], "isr": [1, 2], "leader": 1, "leaderEpoch": 0}
+    return record("PARTITION_RECORD", **{**data, "directories": ["1a", "2a"], **more})
+
+
+def change(**more: Any) -> MetadataRecord:
+    return record("PARTITION_CHANGE_RECORD", topicId="t", partitionId=0, **more)
+
+
+TOPIC = record("TOPIC_RECORD", topicId="t", name="orders")
+BROKERS = [each for broker in DIRS for each in (registered(broker, broker), changed(broker, fenced=-1))]
+BEGUN: tuple[Batch, ...] = (*BROKERS, [TOPIC, partition()])
+SHRUNK = [changed(2, fenced=1), change(isr=[1])]
+OFFLINE = [changed(1, logDirs=["1b"]), change(isr=[2], leader=2)]
+
+
+def test_a_log_of_kafka_has_nothing_irregular() -> None:
+    records = list(read_records(ANSWER.read_text().splitlines()))
+    assert {each.kind for each in records} >= {"PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "REGISTER_BROKER_RECORD"}
+    assert irregular(records) == []
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        BEGUN,
+        (*BEGUN, SHRUNK, changed(2, fenced=-1), change(isr=[1, 2])),
+        (*BEGUN, SHRUNK, changed(2, fenced=1)),  # fenced again, by a controller that has just begun
+        (*BEGUN, OFFLINE),
+        (*BEGUN, SHRUNK, [changed(1, fenced=1), change(leader=-1)], [changed(1, fenced=-1), change(leader=1)]),
+        (*BEGUN, change(replicas=[1, 2, 3], addingReplicas=[3], directories=["1a", "2a", "3a"])),
+        (*BEGUN, [change(replicas=[1], isr=[1], directories=["1a"], leader=1)]),  # the same leader, a new epoch
+        (*BEGUN, changed(1, cordonedLogDirs=[]), changed(1, cordonedLogDirs=["1b"])),
+        (*BEGUN, changed(1, inControlledShutdown=1)),  # it leads until another can
+        (registered(1, 1), registered(1, 9)),
+        (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=1000)),
+        (*BEGUN, [change(directories=["gone", "2a"], isr=[2], leader=2)]),  # assigned to a log dir that has failed
+    ],
+)
+def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
+    assert irregular(log(*batches)) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "what"),
+    [
+        ((*BEGUN, TOPIC), "a topic that there is already"),
+        ((record("REMOVE_TOPIC_RECORD", topicId="t"),), "the end of a topic that there is not"),
+        ((record("UNREGISTER_BROKER_RECORD", brokerId=4),), "the end of a registration that there is not"),
+        ((registered(1, 5), registered(1, 5)), "whose epoch is not above the last one, 5"),
+        ((*BROKERS, registered(4, 9, logDirs=["1b"])), r"with log dirs of broker 1, ['1b']"),
+        ((changed(4, fenced=1),), "which is not registered"),
+        ((*BEGUN, changed(1, brokerEpoch=0, inControlledShutdown=1)), "with an epoch other than 1"),
+        ((*BEGUN, changed(1)), "of broker 1 that changes nothing"),
+        ((*BEGUN, changed(1, cordonedLogDirs=["1b"]), changed(1, cordonedLogDirs=["1b"])), "that changes nothing"),
+        ((*BEGUN, changed(1, logDirs=["1a", "1b"])), "that changes nothing"),
+        ((*BEGUN, changed(1, logDirs=["1a", "1b", "1c"])), "brings log dirs back, ['1c']"),
+        ((*BEGUN, partition()), "a new partition orders-0 that there is already"),
+        (([partition()],), "a partition of a topic that there is not"),
+        ((*BROKERS, changed(2, fenced=1), [TOPIC, partition()]), "broker 2 in the ISR, which is fenced"),
+        (
+            (*BROKERS, changed(2, inControlledShutdown=1), [TOPIC, partition()]),
+            "broker 2 in the ISR, which is shutting down",
+        ),
+        ((change(isr=[1]),), "a change of a partition that there is not"),
+        ((*BEGUN, change(isr=[1, 2])), "a change of orders-0 that changes nothing"),
+        ((*BEGUN, SHRUNK, change(isr=[1, 2])), "takes broker 2 into the ISR, which is fenced"),
+        ((*BEGUN, change(replicas=[1], isr=[1], directories=["1a"])), "does not raise the leader epoch"),
+        ((*BEGUN, [changed(2, inControlledShutdown=1), change(leader=2)]), "elects broker 2, which is shutting down"),
+        ((*BEGUN, change(isr=[1, 3])), "with a broker in the ISR that has no replica"),
+        ((*BEGUN, change(removingReplicas=[3])), "with a broker being removed that has no replica"),
+        ((*BEGUN, change(isr=[2])), "with a leader that is not in the ISR"),
+        ((*BEGUN, change(isr=[], leader=-1)), "with an empty ISR"),
+        ((*BEGUN, change(eligibleLeaderReplicas=[2])), "both in the ISR and out of it"),
+        ((*BEGUN, change(directories=["1a"])), "with 1 log dirs for 2 replicas"),
+        ((*BEGUN, changed(2, fenced=1)), "broker 2 is in the ISR of orders-0, and it is fenced"),
+        ((*BEGUN, changed(1, fenced=1)), "broker 1 leads orders-0, and it is fenced"),
+        ((*BEGUN, changed(1, logDirs=["1b"])), "broker 1 leads orders-0, and its log dir 1a is not online"),
+        ((*BEGUN, OFFLINE, change(isr=[1, 2])), "broker 1 is in the ISR of orders-0, and its log dir 1a is not"),
+        ((*BEGUN, change(leader=-1)), "orders-0 has no leader, and broker 1 could lead"),
+        (
+            (*BEGUN, *[record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=1000)] * 2),
+            "producer ids that a broker has already, 1000 was next",
+        ),
+        (
+            (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=0, nextProducerId=1000)),
+            "producer ids for broker 1 with an epoch other than 1",
+        ),
+    ],
+)
+def test_each_rule_finds_what_breaks_it(batches: Sequence[Batch], what: str) -> None:
+    found = irregular(log(*batches))
+    assert [each for each in found if what in str(each)], [str(each) for each in found]
+
+
+def test_a_contradiction_is_reported_once_and_only_the_records_of_the_case_count() -> None:
+    records = log(*BEGUN, changed(1, fenced=1), changed(3, inControlledShutdown=1))
+    [found] = [each for each in irregular(records) if "leads orders-0" in each.what]
+    assert found.offset == len(records) - 2
+    assert irregular(records, since=len(records) - 1) == []
+
+
+def test_a_snapshot_gives_the_state_and_is_not_judged() -> None:
+    names = ("Dumping /a/00000000000000000009-0000000001.checkpoint", "Dumping /a/00000000000000000009.log")
+    snapshot = [TOPIC, registered(1, 5, fenced=False), partition(isr=[1, 2])]
+    lines = [
+        names[0],
+        *(f"| offset: {i} payload: {json.dumps(_content(each))}" for i, each in enumerate(snapshot)),
+        names[1],
+        "baseOffset: 9 lastOffset: 9",
+        f"| offset: 9 CreateTime: 1 payload: {json.dumps(_content(change(isr=[2])))}",
+    ]
+    [found] = irregular(read_records(lines))
+    assert (found.offset, found.what) == (9, "orders-0 with a leader that is not in the ISR")
+
+
+def _content(record: MetadataRecord) -> dict[str, Any]:
+    return {"type": record.kind, "version": record.version, "data": record.data}
