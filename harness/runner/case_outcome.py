@@ -88,8 +88,10 @@ def conclude(
     :param test_file: a failed ``assert`` in this file breaks a promise; one elsewhere is an error of the harness
     """
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
+    if case is not None and case_log.came_to_an_end:
+        reasons += _unexpected_ends(case, called=case_log.called)
     if case_log.called and case is not None:
-        reasons += [*_unexpected_ends(case), *_unsettled(case)]
+        reasons += _unsettled(case)
     if case is not None:
         reasons += _logged(case, deviations, called=case_log.called)
         reasons += _irregular_metadata(case, deviations, called=case_log.called)
@@ -208,18 +210,21 @@ def _text(error: BaseException) -> str:
     return str(error).strip() if known else f"{type(error).__name__}: {error}"
 
 
-def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
-    """Yield the nodes that ended by themselves in a scenario that ran to its end.
+def _unexpected_ends(case: Case, *, called: bool) -> Iterator[tuple[int, str]]:
+    """Yield the nodes that ended by themselves.
 
-    A scenario that was aborted may have left a broker without its disks, so such a broker does not count. Kafka must
-    keep brokers and controllers running, unless the end has a cause outside Kafka
-    (:mod:`harness.cluster.nodes.endings`).
+    Kafka must keep brokers and controllers running, unless the end has a cause outside Kafka
+    (:mod:`harness.cluster.nodes.endings`). A scenario that was aborted may have left a node without its disks. So there
+    a node counts only if no fault struck it.
     """
+    struck = set() if called else {event.struck for event in case.journal.of(FaultInjecting)}
     for event in case.journal.of(NodeEndedByItself):
         promised = event.node.startswith(("broker-", "controller-")) and event.cause is None
+        if event.node in struck or not (called or promised):
+            continue
         reason = (
             f"{event.node} ended by itself with exit code {event.exit_code}{f' ({event.cause})' if event.cause else ''}"
-            ", and the scenario went on: see its log in brokers/"
+            f"{', and the scenario went on' if called else ''}: see its log in brokers/"
         )
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 

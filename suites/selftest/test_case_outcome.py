@@ -140,11 +140,14 @@ def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     ],
 )
 def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, cause: str | None, wanted: str) -> None:
-    """It does not count if the scenario was interrupted, since that may be why the node ended."""
+    """In an aborted scenario it counts only if Kafka is to blame, and no fault may be why."""
     case.verdict = verdict("valid")
     case.journal.write("node.ended_by_itself", node=node, exit_code=1, cause=cause)
+    aborted = CaseLog(troubles=[Inconclusive("too slow")])
     assert concluded(CaseLog(called=True), case) == wanted
-    assert concluded(CaseLog(troubles=[Inconclusive("too slow")]), case) == "unknown"
+    assert concluded(aborted, case) == ("invalid" if wanted == "invalid" else "unknown")
+    case.journal.write("fault.injecting", fault="chmod_000", target=f"log-dir-1 of {node}", broker=1, node=node)
+    assert concluded(aborted, case) == "unknown"
 
 
 @pytest.mark.parametrize(("error", "wanted"), [("PromiseBroken", "invalid"), ("Inconclusive", "unknown")])
