@@ -229,9 +229,9 @@ def allow_recreation(log_dir: LogDir) -> None:
 def test_new_at_bootstrap(cluster: Cluster) -> None:
     """A broker starts with a bad log dir: it creates replicas that are new to it in the good log dir.
 
-    One topic is created while the broker is down. In KRaft its replica is new to the broker. In ZooKeeper mode the
-    controller has made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is
-    offline. Another topic is created right after the start; its replica is new in both modes.
+    One topic is created while the broker is down, and gets a second partition. In KRaft its replicas are new to the
+    broker. In ZooKeeper mode the controller has made the transition from NewReplica to Online by then, so isNewReplica
+    is False, and they are offline. Another topic is created right after the start; its replica is new in both modes.
 
     The dead broker is the first one in the assignment of the first topic: another one leads it.
 
@@ -244,13 +244,16 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     logs = leaders_logs(lone.partitions)
     state = StateCheck(cluster, orders, lone)
     log_dir = orders[0].log_dir_on(victim)
-    meanwhile = Topic(cluster, "meanwhile", 1)
+    meanwhile = Topic(cluster, "meanwhile", 2)
     assignment = [victim.id, *(broker.id for broker in cluster.others(victim))]
     with injected(BrokerKilled(victim)):
         state.broker_gone(victim)
         state.check()
         cluster.request_topics(NewTopic(name=meanwhile.name, assignment={0: assignment}))
         check_led_by_next(meanwhile[0], victim)
+        other = cluster.controller_broker() or cluster.others(victim)[0]
+        other.admin.create_partitions(meanwhile.name, len(meanwhile), [assignment])
+        check_led_by_next(meanwhile[1], victim)
         with injected(Chmod000(log_dir)) as fault:
             state.log_dir_failed(log_dir)
             victim.start()
@@ -258,11 +261,12 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
             state.check(timeouts.RECOVERY_S)
             check_noticed(fault)
             check_some_leaderless(state, lone)
-            if cluster.spec.mode is Mode.KRAFT:
-                check_created_in(victim, meanwhile[0], other_dir(log_dir))
-            else:
-                check_logged(victim, NOT_CREATED.format(partition=meanwhile[0]), victim.started_at)
-                check_stays_out(victim, meanwhile[0])
+            for partition in meanwhile:
+                if cluster.spec.mode is Mode.KRAFT:
+                    check_created_in(victim, partition, other_dir(log_dir))
+                else:
+                    check_logged(victim, NOT_CREATED.format(partition=partition), victim.started_at)
+                    check_stays_out(victim, partition)
             state.add_topic(cluster.create_topic("later", replicas=3, failure=PromiseBroken))
             state.check()
     restart_after_healing(state, victim)
