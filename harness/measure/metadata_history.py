@@ -4,9 +4,9 @@ A test reads the state of a cluster where it expects a change. What the controll
 topics that no test asks for, only its log shows. Each record must change something. Each batch must leave a state that
 the rules of ``ReplicationControlManager`` and ``ClusterControlManager`` allow: a batch is written as a whole.
 
-Two things look irregular and are not. The controller fences a fenced broker again: after a failover, it does not know
-when that broker's session ended. A broker may assign a replica to a log dir that has just failed: the same batch then
-elects another leader.
+Three things look irregular and are not. The controller fences a fenced broker again: after a failover, it does not know
+when that broker's session ended. A process that registers again, as it had no answer, keeps its epoch. A broker may
+assign a replica to a log dir that has just failed: the same batch then elects another leader.
 """
 
 from __future__ import annotations
@@ -188,16 +188,18 @@ class _History:
                 pass
 
     def _register(self, data: Mapping[str, Any], record: MetadataRecord) -> Iterator[str]:
-        id, before = data["brokerId"], self.brokers.get(data["brokerId"])
-        if before is not None and data["brokerEpoch"] <= before.epoch and not record.in_snapshot:
-            yield f"a registration of broker {id} whose epoch is not above the last one, {before.epoch}"
+        id, before, incarnation = data["brokerId"], self.brokers.get(data["brokerId"]), data.get("incarnationId") or ""
+        if before is not None and not record.in_snapshot:
+            again = incarnation == before.incarnation and data["brokerEpoch"] == before.epoch
+            if data["brokerEpoch"] <= before.epoch and not again:
+                yield f"a registration of broker {id} whose epoch is not above the last one, {before.epoch}"
         log_dirs = frozenset(data.get("logDirs") or ())
         for other, registration in self.brokers.items():
             if other != id and (shared := registration.log_dirs & log_dirs):
                 yield f"a registration of broker {id} with log dirs of broker {other}, {sorted(shared)}"
         self.brokers[id] = _Registration(
             epoch=data["brokerEpoch"],
-            incarnation=data.get("incarnationId") or "",
+            incarnation=incarnation,
             fenced=data["fenced"],
             shutting_down=data.get("inControlledShutdown", False),
             log_dirs=log_dirs,

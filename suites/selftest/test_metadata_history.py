@@ -78,6 +78,7 @@ def test_a_log_of_kafka_has_nothing_irregular() -> None:
         (*BEGUN, changed(1, cordonedLogDirs=[]), changed(1, cordonedLogDirs=["1b"])),
         (*BEGUN, changed(1, inControlledShutdown=1)),  # it leads until another can
         (registered(1, 1), registered(1, 9)),
+        (registered(1, 1, incarnationId="i"), registered(1, 1, incarnationId="i")),
         (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=1000)),
         (*BEGUN, [change(directories=["gone", "2a"], isr=[2], leader=2)]),  # assigned to a log dir that has failed
     ],
@@ -92,7 +93,10 @@ def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
         ((*BEGUN, TOPIC), "a topic that there is already"),
         ((record("REMOVE_TOPIC_RECORD", topicId="t"),), "the end of a topic that there is not"),
         ((record("UNREGISTER_BROKER_RECORD", brokerId=4),), "the end of a registration that there is not"),
-        ((registered(1, 5), registered(1, 5)), "whose epoch is not above the last one, 5"),
+        (
+            (registered(1, 5, incarnationId="i"), registered(1, 5, incarnationId="j")),
+            "whose epoch is not above the last one, 5",
+        ),
         ((*BROKERS, registered(4, 9, logDirs=["1b"])), r"with log dirs of broker 1, ['1b']"),
         ((changed(4, fenced=1),), "which is not registered"),
         ((*BEGUN, changed(1, brokerEpoch=0, inControlledShutdown=1)), "with an epoch other than 1"),
