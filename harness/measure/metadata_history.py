@@ -4,9 +4,10 @@ A test reads the state of a cluster where it expects a change. What the controll
 topics that no test asks for, only its log shows. Each record must change something. Each batch must leave a state that
 the rules of ``ReplicationControlManager`` and ``ClusterControlManager`` allow: a batch is written as a whole.
 
-Three things look irregular and are not. The controller fences a fenced broker again: after a failover, it does not know
+Four things look irregular and are not. The controller fences a fenced broker again: after a failover, it does not know
 when that broker's session ended. A process that registers again, as it had no answer, keeps its epoch. A broker may
-assign a replica to a log dir that has just failed: the same batch then elects another leader.
+assign a replica to a log dir that has just failed: the same batch then elects another leader. A batch may repeat a
+change: if one heartbeat reports a failed log dir and asks for a shutdown, each removes the broker from the ISR.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def irregular(records: Iterable[MetadataRecord], *, since: int = 0) -> list[Irre
     history = _History()
     found = []
     for _, batch in groupby(records, key=lambda record: (record.in_snapshot, record.batch)):
+        history.begin_batch()
         last = None
         for last in batch:
             phrases = list(history.replay(last))
@@ -140,7 +142,12 @@ def _set(ids: Iterable[str] | None) -> frozenset[str] | None:
 
 @dataclass(kw_only=True)
 class _History:
-    """The state after some records."""
+    """The state after some records.
+
+    :ivar known: the contradictions after the last batch
+    :ivar brokers_before: those that the present batch has changed, as they were before it; so are
+        ``partitions_before``
+    """
 
     topics: dict[str, str] = field(default_factory=dict)
     brokers: dict[int, _Registration] = field(default_factory=dict)
@@ -148,6 +155,13 @@ class _History:
     features: dict[str, int] = field(default_factory=dict)
     producer_ids: int = 0
     known: set[str] = field(default_factory=set)
+    brokers_before: dict[int, _Registration] = field(default_factory=dict)
+    partitions_before: dict[_Partition, _State] = field(default_factory=dict)
+
+    def begin_batch(self) -> None:
+        """Take the present state for that before a batch."""
+        self.brokers_before.clear()
+        self.partitions_before.clear()
 
     def replay(self, record: MetadataRecord) -> Iterator[str]:
         """Apply a record, and yield a phrase for each rule that it breaks."""
@@ -223,7 +237,8 @@ class _History:
             log_dirs=_or(_set(data.get("logDirs")), broker.log_dirs),
             cordoned=_or(_set(data.get("cordonedLogDirs")), broker.cordoned),
         )
-        if after == broker and not fences > 0:
+        at_start = self.brokers_before.setdefault(id, broker)
+        if after == broker == at_start and not fences > 0:
             yield f"a change of the registration of broker {id} that changes nothing"
         if back := after.log_dirs - broker.log_dirs:
             yield f"a change of the registration of broker {id} that brings log dirs back, {sorted(back)}"
@@ -250,7 +265,8 @@ class _History:
             return
         self.partitions[key] = after = before.changed_by(data)
         name = self._name(key)
-        if after == before:
+        at_start = self.partitions_before.setdefault(key, before)
+        if after == before == at_start:
             yield f"a change of {name} that changes nothing"
         yield from self._malformed(key, after)
         for broker in sorted(set(after.isr) - set(before.isr)):

@@ -173,6 +173,7 @@ def daily_operations(
         done["topics created"] += 1
         current.append(name)
         write(cluster, name, seconds=1.0)
+        cluster.journal.write("topic.deleted", topic=name)  # before any broker may take its replica for a stray one
         ask_any_broker(cluster, lambda admin: admin.delete_topics([name]))
         done["topics deleted"] += 1
 

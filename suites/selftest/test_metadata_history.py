@@ -72,6 +72,8 @@ def test_a_log_of_kafka_has_nothing_irregular() -> None:
         (*BEGUN, SHRUNK, changed(2, fenced=-1), change(isr=[1, 2])),
         (*BEGUN, SHRUNK, changed(2, fenced=1)),  # fenced again, by a controller that has just begun
         (*BEGUN, OFFLINE),
+        (*BEGUN, [*OFFLINE[:1], change(isr=[2], leader=2), change(isr=[2])]),
+        (*BEGUN, [change(isr=[1]), change(isr=[1, 2])]),  # two requests of the leader
         (*BEGUN, SHRUNK, [changed(1, fenced=1), change(leader=-1)], [changed(1, fenced=-1), change(leader=1)]),
         (*BEGUN, change(replicas=[1, 2, 3], addingReplicas=[3], directories=["1a", "2a", "3a"])),
         (*BEGUN, [change(replicas=[1], isr=[1], directories=["1a"], leader=1)]),  # the same leader, a new epoch
