@@ -15,6 +15,7 @@ from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
 from harness.runner.scenario import Scenario
+from suites.deviations import CORRECTED_LOG_DIR_NOT_LED, FAILED_REPLICA_IN_ISR
 
 NO_FAULT = Floors(faults=0)
 """The floors of a scenario that injects no fault, or need not."""
@@ -77,6 +78,7 @@ def scenario(
         upgrades=upgrades,
         leaves=leaves,
         any_profile=any_profile,
+        in_any_metadata=(FAILED_REPLICA_IN_ISR, CORRECTED_LOG_DIR_NOT_LED),
         spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )
     return pytest.mark.scenario(declared)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 from harness.cluster.cluster import Cluster
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.kafka.connection import NoAnswer
@@ -9,21 +12,29 @@ from harness.kafka.metadata_records import dump_records, files_of
 from harness.measure.metadata_history import irregular
 
 
-def journal_metadata_log(cluster: Cluster) -> None:
+def journal_metadata_log(cluster: Cluster, known: Collection[str]) -> dict[str, str]:
     """Read the log of the active controller, and write ``metadata_log.read``. Without one, nothing is read.
 
     In a reused cluster, the records that emptied it belong to the case after that.
 
+    :param known: patterns of what is irregular and known; it is not in the event
+    :returns: the first of what is known, by its pattern
     :raises ToolFailed: Kafka's tool can't read the log
     """
     if not isinstance(cluster.quorum, KRaftQuorum):
-        return
+        return {}
     try:
         controller = cluster.active_controller()
     except NoAnswer:
-        return
+        return {}
     records = dump_records(cluster.distribution, *files_of(cluster.quorum.metadata_log(controller)))
-    since, until = cluster.metadata_read_until, records[-1].offset + 1
-    found = irregular(records, since=since)
-    cluster.journal.write("metadata_log.read", since=since, until=until, irregular=[str(each) for each in found])
+    since, until = cluster.metadata_read_until, records[-1].offset + 1 if records else 0
+    explained, others = dict[str, str](), list[str]()
+    for each in map(str, irregular(records, since=since)):
+        if (pattern := next((pattern for pattern in known if re.search(pattern, each)), None)) is None:
+            others.append(each)
+        else:
+            explained.setdefault(pattern, each)
+    cluster.journal.write("metadata_log.read", since=since, until=until, irregular=others)
     cluster.metadata_read_until = until
+    return explained

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.errors import ToolFailed
 from harness.kafka.distribution import Distribution
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
 
+_SNAPSHOT = re.compile(r"Dumping \S+/(\d+)-\d+\.checkpoint")
 _BATCH = re.compile(r"baseOffset: (\d+) ")
 _RECORD = re.compile(r"\| offset: (\d+) (?:.*? )?payload: (.*)")
 
@@ -39,15 +41,27 @@ class MetadataRecord:
 
 
 def read_records(lines: Iterable[str]) -> Iterator[MetadataRecord]:
-    """Yield the records in the lines of a dump, in their order; control records are not among them."""
-    batch, in_snapshot = 0, False
+    """Yield the records in the lines of a dump, in their order.
+
+    Control records are not among them, nor those of a log that a snapshot before it has.
+
+    :raises ToolFailed: Kafka's tool could not decode a record
+    """
+    batch, in_snapshot, begins = 0, False, 0
     for line in lines:
-        if line.startswith("Dumping "):
-            in_snapshot = line.rstrip().endswith(".checkpoint")
+        if dumped := _SNAPSHOT.match(line):
+            in_snapshot, begins = True, int(dumped[1])
+        elif line.startswith("Dumping "):
+            in_snapshot = False
         elif found := _BATCH.match(line):
             batch = int(found[1])
         elif found := _RECORD.match(line):
-            content = json.loads(found[2])
+            if not in_snapshot and int(found[1]) < begins:
+                continue
+            try:
+                content = json.loads(found[2])
+            except ValueError as error:
+                raise ToolFailed(f"kafka-dump-log could not decode the record at offset {found[1]}: {line}") from error
             yield MetadataRecord(
                 offset=int(found[1]),
                 batch=batch,
@@ -70,7 +84,7 @@ def dump_records(distribution: Distribution, *files: Path) -> list[MetadataRecor
 def files_of(metadata_log: Path) -> list[Path]:
     """Return the segments of a metadata log, after the snapshot that it begins with if it has no offset 0."""
     logs = sorted(metadata_log.glob("*.log"))
-    begins = int(logs[0].stem)
+    begins = int(logs[0].stem) if logs else 0
     snapshots = [
         each for each in sorted(metadata_log.glob("*.checkpoint")) if begins <= int(each.stem.partition("-")[0])
     ]

@@ -1,13 +1,19 @@
-"""Replays the records of a metadata log, and finds those that break a rule of Kafka's controller.
+"""Finds records of a metadata log that break a rule of Kafka's controller.
 
 A test reads the state of a cluster where it expects a change. What the controller wrote between two looks, or about
 topics that no test asks for, only its log shows. Each record must change something. Each batch must leave a state that
 the rules of ``ReplicationControlManager`` and ``ClusterControlManager`` allow: a batch is written as a whole.
 
-Four things look irregular and are not. The controller fences a fenced broker again: after a failover, it does not know
-when that broker's session ended. A process that registers again, as it had no answer, keeps its epoch. A broker may
-assign a replica to a log dir that has just failed: the same batch then elects another leader. A batch may repeat a
-change: if one heartbeat reports a failed log dir and asks for a shutdown, each removes the broker from the ISR.
+Some things look irregular and are not:
+
+* The controller fences a fenced broker again: after a failover, it does not know when that broker's session ended.
+* A process that registers again, as it had no answer, keeps its epoch.
+* A broker may assign a replica to a log dir that has just failed: the same batch then elects another leader.
+* A batch may have a change twice: if one heartbeat reports a failed log dir and asks for a shutdown, each removes the
+  broker from the ISR.
+* The metadata that comes from ZooKeeper is as it was there. The controller repairs it after that transaction.
+* A cancelled reassignment may leave the first replica as the ISR (``PartitionReassignmentRevert``).
+* A replica that was removed may stay eligible to lead for a time (``PartitionChangeBuilder.maybePopulateTargetElr``).
 """
 
 from __future__ import annotations
@@ -15,18 +21,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.kafka.metadata_records import MetadataRecord
+from harness.measure.metadata_state import (
+    NO_LEADER,
+    MetadataState,
+    PartitionKey,
+    PartitionState,
+    Registration,
+    change_of_broker,
+    partition_of,
+)
 
-_Partition = tuple[str, int]
-_Value = TypeVar("_Value")
-
-_NO_LEADER = -1
-_LEADER_UNCHANGED = -2
-_RESERVED = "A" * 20
-"""How the ids begin that are no directory: unassigned, lost, migrating (``DirectoryId``: below 100)."""
-_LOST = f"{_RESERVED}AA"
+_PRODUCER_IDS = 1000
+"""The producer ids that a broker gets at a time (``ProducerIdsBlock``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,306 +53,279 @@ class Irregular:
 def irregular(records: Iterable[MetadataRecord], *, since: int = 0) -> list[Irregular]:
     """Return what is irregular in a metadata log, from an offset on.
 
-    :param records: from offset 0, or from those of a snapshot
+    :param records: from offset 0, or first those of a snapshot
     """
     history = _History()
-    found = []
-    for _, batch in groupby(records, key=lambda record: (record.in_snapshot, record.batch)):
-        history.begin_batch()
-        last = None
-        for last in batch:
-            phrases = list(history.replay(last))
-            found += [_irregular(last, phrase) for phrase in phrases if not last.in_snapshot]
-        if last is not None and not last.in_snapshot:
-            found += [_irregular(last, phrase) for phrase in history.new_contradictions()]
+    found = list[Irregular]()
+    for (in_snapshot, _), batch in groupby(records, key=lambda record: (record.in_snapshot, record.batch)):
+        if in_snapshot:
+            history.load(batch)
+        else:
+            found += history.replay(batch)
     return [each for each in found if each.offset >= since]
+
+
+@dataclass(kw_only=True)
+class _History:
+    """The records so far.
+
+    :ivar known: the contradictions of each partition after the last batch
+    :ivar of_partition: the last record of the present batch about a partition, and those about a broker
+    :ivar before: the partitions that the present batch has changed, as they were before it
+    """
+
+    state: MetadataState = field(default_factory=MetadataState)
+    known: dict[PartitionKey, set[str]] = field(default_factory=dict)
+    of_partition: dict[PartitionKey, MetadataRecord] = field(default_factory=dict)
+    of_broker: dict[int, MetadataRecord] = field(default_factory=dict)
+    before: dict[PartitionKey, PartitionState] = field(default_factory=dict)
+    seen: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def load(self, snapshot: Iterable[MetadataRecord]) -> None:
+        """Take over the state that a snapshot has, right or wrong."""
+        for record in snapshot:
+            self.state.apply(record)
+        self._note_all()
+
+    def replay(self, batch: Iterable[MetadataRecord]) -> Iterator[Irregular]:
+        """Apply a batch, and yield what is irregular in it or after it."""
+        for notes in (self.of_partition, self.of_broker, self.before, self.seen):
+            notes.clear()
+        last, migrating = None, self.state.migrating
+        for last in batch:
+            yield from (_irregular(last, phrase) for phrase in self._broken_by(last))
+            self._note(last)
+            self.state.apply(last)
+            migrating = migrating or self.state.migrating
+        if last is None:
+            return
+        if migrating:
+            self._note_all()
+            return
+        for key in self._touched():
+            phrases = set(self._contradictions(key))
+            for phrase in sorted(phrases - self.known.get(key, set())):
+                yield _irregular(self._cause(key, last), f"what leaves {phrase}")
+            self.known[key] = phrases
+
+    def _note(self, record: MetadataRecord) -> None:
+        """Keep what the rules for batches need to know of a record, before it is applied."""
+        self.seen.append((record.kind, record.data))
+        if record.kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
+            key = partition_of(record.data)
+            self.of_partition[key] = record
+            if key in self.state.partitions:
+                self.before.setdefault(key, self.state.partitions[key])
+        elif (broker := _broker_of(record)) is not None:
+            self.of_broker[broker] = record
+
+    def _note_all(self) -> None:
+        self.known = {key: set(self._contradictions(key)) for key in self.state.partitions}
+
+    def _touched(self) -> Iterable[PartitionKey]:
+        """The partitions that a batch changed, or whose brokers it changed."""
+        if not self.of_broker:
+            return [key for key in self.of_partition if key in self.state.partitions]
+        return [
+            key
+            for key, state in self.state.partitions.items()
+            if key in self.of_partition or not self.of_broker.keys().isdisjoint(state.replicas)
+        ]
+
+    def _cause(self, key: PartitionKey, last: MetadataRecord) -> MetadataRecord:
+        """The record of a batch to name for a partition: the last about it, else about one of its brokers."""
+        brokers = [record for id, record in self.of_broker.items() if id in self.state.partitions[key].replicas]
+        return self.of_partition.get(key) or (brokers[-1] if brokers else last)
+
+    # --- rules for a record, before it is applied ---------------------------------------------------------------------
+
+    def _broken_by(self, record: MetadataRecord) -> Iterator[str]:
+        data, state = record.data, self.state
+        match record.kind:
+            case "TOPIC_RECORD":
+                if data["topicId"] in state.topics or data["name"] in state.topics.values():
+                    yield "a topic that there is already"
+            case "REMOVE_TOPIC_RECORD":
+                if data["topicId"] not in state.topics:
+                    yield "the end of a topic that there is not"
+            case "REGISTER_BROKER_RECORD":
+                yield from self._registered(data)
+            case "UNREGISTER_BROKER_RECORD":
+                if data["brokerId"] not in state.brokers:
+                    yield "the end of a registration that there is not"
+            case "PARTITION_RECORD":
+                yield from self._created(data)
+            case "PARTITION_CHANGE_RECORD":
+                yield from self._partition_changed(record)
+            case "PRODUCER_IDS_RECORD":
+                yield from self._allocated(data)
+            case _ if (change := change_of_broker(record)) is not None:
+                yield from self._registration_changed(change, record)
+
+    def _registered(self, data: Mapping[str, Any]) -> Iterator[str]:
+        id, before, after = data["brokerId"], self.state.brokers.get(data["brokerId"]), Registration.of(data)
+        if before is not None and after.epoch <= before.epoch:
+            if (after.epoch, after.incarnation) != (before.epoch, before.incarnation):
+                yield f"a registration of broker {id} whose epoch is not above the last one, {before.epoch}"
+        elif not after.fenced and not data.get("isMigratingZkBroker"):
+            yield f"a registration of a new process of broker {id} that is not fenced"
+        for other, registration in self.state.brokers.items():
+            if other != id and (shared := registration.log_dirs & after.log_dirs):
+                yield f"a registration of broker {id} with log dirs of broker {other}, {sorted(shared)}"
+
+    def _registration_changed(self, change: Mapping[str, Any], record: MetadataRecord) -> Iterator[str]:
+        id = change["brokerId"]
+        before = self.state.brokers.get(id)
+        if before is None:
+            yield f"a change of the registration of broker {id}, which is not registered"
+            return
+        if change["brokerEpoch"] != before.epoch:
+            yield f"a change of the registration of broker {id} with an epoch other than {before.epoch}"
+        after = before.changed_by(change)
+        if after == before and not (change.get("fenced") or 0) > 0 and not self._repeats(record):
+            yield f"a change of the registration of broker {id} that changes nothing"
+        if back := after.log_dirs - before.log_dirs:
+            yield f"a change of the registration of broker {id} that brings log dirs back, {sorted(back)}"
+
+    def _created(self, data: Mapping[str, Any]) -> Iterator[str]:
+        key, new = partition_of(data), PartitionState.of(data)
+        name = self.state.name(key)
+        if key[0] not in self.state.topics:
+            yield "a partition of a topic that there is not"
+        if key in self.state.partitions:
+            yield f"a new partition {name} that there is already"
+        yield from self._malformed(name, new)
+        if self.state.migrating:
+            return
+        if data.get("leaderEpoch") or data.get("partitionEpoch"):
+            yield f"a new partition {name} whose epochs do not begin with 0"
+        if len(set(new.replicas)) < len(new.replicas):
+            yield f"a new partition {name} with two replicas on a broker"
+        for broker in new.replicas:
+            registration = self.state.brokers.get(broker)
+            if registration is None:
+                yield f"a new partition {name} with a replica on broker {broker}, which is not registered"
+            elif broker in new.isr and registration.inactive:
+                yield f"a new partition {name} with broker {broker} in the ISR, which {registration.inactive}"
+            elif broker not in new.isr and not registration.inactive:
+                yield f"a new partition {name} without broker {broker} in the ISR"
+        if [new.leader] != new.isr[:1]:
+            yield f"a new partition {name} whose leader is not the first of the ISR"
+
+    def _partition_changed(self, record: MetadataRecord) -> Iterator[str]:
+        data, key = record.data, partition_of(record.data)
+        before = self.state.partitions.get(key)
+        if before is None:
+            yield "a change of a partition that there is not"
+            return
+        after, name = before.changed_by(data), self.state.name(key)
+        if after == before and not self._repeats(record):
+            yield f"a change of {name} that changes nothing"
+        yield from self._malformed(name, after, before)
+        if data.get("isr") == [] and not self.state.features.get("eligible.leader.replicas.version"):
+            yield f"a change of {name} that empties the ISR"
+        reverted = before.adding and not after.adding and after.isr == after.replicas[:1]
+        for broker in sorted(set(after.isr) - set(before.isr)):
+            if (why := self._inactive(broker)) and not reverted:
+                yield f"a change of {name} that takes broker {broker} into the ISR, which {why}"
+        if after.leader not in (before.leader, NO_LEADER):
+            if why := self._inactive(after.leader):
+                yield f"a change of {name} that elects broker {after.leader}, which {why}"
+            clean = {*before.isr, *before.eligible}
+            if after.leader not in clean and not reverted and not after.recovering:
+                yield f"a change of {name} that elects broker {after.leader} from outside the ISR, and does not say so"
+        if after.directories and after.replicas == before.replicas and before.directories:
+            moved = [b for b in after.replicas if after.directory(b) != before.directory(b)]
+            if len(moved) > 1:
+                yield f"a change of {name} that assigns replicas of several brokers, {moved}, to other log dirs"
+        yield from self._removed(name, before, after)
+
+    def _removed(self, name: str, before: PartitionState, after: PartitionState) -> Iterator[str]:
+        """Rules for a change that takes replicas away."""
+        gone = set(before.replicas) - set(after.replicas)
+        if not gone:
+            return
+        if after.leader_changes == before.leader_changes:
+            yield f"a change of {name} that removes a replica and does not raise the leader epoch"
+        not_added = gone - set(before.adding)
+        if not_added and not set(after.replicas) <= set(after.isr):
+            yield f"a change of {name} that removes replicas, {sorted(not_added)}, before all others are in the ISR"
+        if not_added and (before.adding or before.removing) and not not_added <= set(before.removing):
+            yield f"a change of {name} that removes replicas, {sorted(not_added)}, that were to stay"
+
+    def _allocated(self, data: Mapping[str, Any]) -> Iterator[str]:
+        broker, next_id, first = data["brokerId"], data["nextProducerId"], self.state.producer_ids
+        registration = self.state.brokers.get(broker)
+        if self.state.migrating:
+            return
+        if next_id != first + _PRODUCER_IDS:
+            yield f"producer ids up to {next_id} where {_PRODUCER_IDS} from {first} on are next"
+        if registration is not None and registration.epoch != data["brokerEpoch"]:
+            yield f"producer ids for broker {broker} with an epoch other than {registration.epoch}"
+
+    def _malformed(self, name: str, state: PartitionState, before: PartitionState | None = None) -> Iterator[str]:
+        lists = {"in the ISR": state.isr, "being added": state.adding, "being removed": state.removing}
+        for what, ids in lists.items():
+            if set(ids) - set(state.replicas):
+                yield f"{name} with a broker {what} that has no replica"
+        if set(state.isr) & set(state.eligible):
+            yield f"{name} with a broker both in the ISR and out of it, but eligible to lead"
+        if set(state.adding) & set(state.removing):
+            yield f"{name} with a replica that is both added and removed"
+        if state.leader != NO_LEADER and state.leader not in state.isr:
+            yield f"{name} with a leader that is not in the ISR"
+        if state.recovering and len(state.isr) > 1 and (before is None or before.isr != state.isr):
+            yield f"{name} with others in the ISR before its leader has recovered"
+        if state.directories and len(state.directories) != len(state.replicas):
+            yield f"{name} with {len(state.directories)} log dirs for {len(state.replicas)} replicas"
+
+    def _repeats(self, record: MetadataRecord) -> bool:
+        """Whether the batch has this change already."""
+        return (record.kind, record.data) in self.seen
+
+    def _inactive(self, broker: int) -> str:
+        registration = self.state.brokers.get(broker)
+        return "is not registered" if registration is None else registration.inactive
+
+    # --- rules for the state after a batch ----------------------------------------------------------------------------
+
+    def _contradictions(self, key: PartitionKey) -> Iterator[str]:
+        """Yield a phrase for each rule that a partition's state breaks, together with the brokers'."""
+        state, name = self.state.partitions[key], self.state.name(key)
+        for broker in state.isr:
+            if why := self.state.offline(broker, state):
+                if broker == state.leader:
+                    yield f"broker {broker} as leader of {name}, though {why}"
+                elif len(state.isr) > 1:
+                    yield f"broker {broker} in the ISR of {name}, though {why}"
+        if state.leader == NO_LEADER:
+            for broker in state.isr or state.eligible:
+                if broker in state.replicas and not self._inactive(broker) and not self.state.offline(broker, state):
+                    yield f"{name} without a leader, though broker {broker} could lead"
+        for broker in state.replicas:
+            directory = state.directory(broker)
+            others = [id for id, each in self.state.brokers.items() if id != broker and directory in each.log_dirs]
+            if others:
+                yield f"the replica of {name} on broker {broker} in a log dir of broker {others[0]}"
+        yield from self._needless(key, state, name)
+
+    def _needless(self, key: PartitionKey, state: PartitionState, name: str) -> Iterator[str]:
+        """An election though the leader could go on. Only the preferred leader may replace it then."""
+        before = self.before.get(key)
+        if before is None or before.leader in (NO_LEADER, state.leader) or state.leader == state.replicas[0]:
+            return
+        could = before.leader in state.isr and not self._inactive(before.leader)
+        if could and not self.state.offline(before.leader, state):
+            yield f"broker {state.leader} as leader of {name}, though broker {before.leader} led and could go on"
 
 
 def _irregular(record: MetadataRecord, what: str) -> Irregular:
     return Irregular(offset=record.offset, what=what, record=str(record))
 
 
-@dataclass(kw_only=True)
-class _Registration:
-    """A broker, as the controller has it.
-
-    :ivar cordoned: None until the broker has reported its cordoned log dirs
-    """
-
-    epoch: int
-    incarnation: str
-    fenced: bool
-    shutting_down: bool
-    log_dirs: frozenset[str]
-    cordoned: frozenset[str] | None
-
-    @property
-    def active(self) -> bool:
-        return not self.fenced and not self.shutting_down
-
-
-@dataclass(kw_only=True)
-class _State:
-    """A partition, as the controller has it. Each change of the leader raises the leader epoch, also to itself."""
-
-    replicas: list[int]
-    isr: list[int]
-    leader: int
-    leader_changes: int
-    directories: list[str]
-    adding: list[int]
-    removing: list[int]
-    eligible: list[int]
-    last_known: list[int]
-    recovering: int
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> _State:
-        return cls(
-            replicas=data["replicas"],
-            isr=data["isr"],
-            leader=data["leader"],
-            leader_changes=0,
-            directories=data.get("directories") or [],
-            adding=data.get("addingReplicas") or [],
-            removing=data.get("removingReplicas") or [],
-            eligible=data.get("eligibleLeaderReplicas") or [],
-            last_known=data.get("lastKnownElr") or [],
-            recovering=data.get("leaderRecoveryState", 0),
-        )
-
-    def changed_by(self, data: Mapping[str, Any]) -> _State:
-        leader = data.get("leader", _LEADER_UNCHANGED)
-        return _State(
-            replicas=_or(data.get("replicas"), self.replicas),
-            isr=_or(data.get("isr"), self.isr),
-            leader=self.leader if leader == _LEADER_UNCHANGED else leader,
-            leader_changes=self.leader_changes + (leader != _LEADER_UNCHANGED),
-            directories=_or(data.get("directories"), self.directories),
-            adding=_or(data.get("addingReplicas"), self.adding),
-            removing=_or(data.get("removingReplicas"), self.removing),
-            eligible=_or(data.get("eligibleLeaderReplicas"), self.eligible),
-            last_known=_or(data.get("lastKnownElr"), self.last_known),
-            recovering=self.recovering if data.get("leaderRecoveryState", -1) < 0 else data["leaderRecoveryState"],
-        )
-
-    def directory(self, broker: int) -> str | None:
-        """The id of the log dir that a replica is assigned to; None before KIP-858 or if there is no such replica."""
-        return dict(zip(self.replicas, self.directories, strict=False)).get(broker)
-
-
-def _or(changed: _Value | None, before: _Value) -> _Value:
-    return before if changed is None else changed
-
-
-def _set(ids: Iterable[str] | None) -> frozenset[str] | None:
-    return None if ids is None else frozenset(ids)
-
-
-@dataclass(kw_only=True)
-class _History:
-    """The state after some records.
-
-    :ivar known: the contradictions after the last batch
-    :ivar brokers_before: those that the present batch has changed, as they were before it; so are
-        ``partitions_before``
-    """
-
-    topics: dict[str, str] = field(default_factory=dict)
-    brokers: dict[int, _Registration] = field(default_factory=dict)
-    partitions: dict[_Partition, _State] = field(default_factory=dict)
-    features: dict[str, int] = field(default_factory=dict)
-    producer_ids: int = 0
-    known: set[str] = field(default_factory=set)
-    brokers_before: dict[int, _Registration] = field(default_factory=dict)
-    partitions_before: dict[_Partition, _State] = field(default_factory=dict)
-
-    def begin_batch(self) -> None:
-        """Take the present state for that before a batch."""
-        self.brokers_before.clear()
-        self.partitions_before.clear()
-
-    def replay(self, record: MetadataRecord) -> Iterator[str]:
-        """Apply a record, and yield a phrase for each rule that it breaks."""
-        data = record.data
-        match record.kind:
-            case "FEATURE_LEVEL_RECORD":
-                self.features[data["name"]] = data["featureLevel"]
-            case "TOPIC_RECORD":
-                if data["topicId"] in self.topics:
-                    yield "a topic that there is already"
-                self.topics[data["topicId"]] = data["name"]
-            case "REMOVE_TOPIC_RECORD":
-                if self.topics.pop(data["topicId"], None) is None:
-                    yield "the end of a topic that there is not"
-                self.partitions = {key: state for key, state in self.partitions.items() if key[0] != data["topicId"]}
-            case "REGISTER_BROKER_RECORD":
-                yield from self._register(data, record)
-            case "UNREGISTER_BROKER_RECORD":
-                if self.brokers.pop(data["brokerId"], None) is None:
-                    yield "the end of a registration that there is not"
-            case "FENCE_BROKER_RECORD" | "UNFENCE_BROKER_RECORD":
-                yield from self._change_registration(
-                    {
-                        "brokerId": data["id"],
-                        "brokerEpoch": data["epoch"],
-                        "fenced": 1 if record.kind == "FENCE_BROKER_RECORD" else -1,
-                    }
-                )
-            case "BROKER_REGISTRATION_CHANGE_RECORD":
-                yield from self._change_registration(data)
-            case "PARTITION_RECORD":
-                yield from self._create(data)
-            case "PARTITION_CHANGE_RECORD":
-                yield from self._change_partition(data)
-            case "PRODUCER_IDS_RECORD":
-                yield from self._allocate(data)
-            case _:
-                pass
-
-    def _register(self, data: Mapping[str, Any], record: MetadataRecord) -> Iterator[str]:
-        id, before, incarnation = data["brokerId"], self.brokers.get(data["brokerId"]), data.get("incarnationId") or ""
-        if before is not None and not record.in_snapshot:
-            again = incarnation == before.incarnation and data["brokerEpoch"] == before.epoch
-            if data["brokerEpoch"] <= before.epoch and not again:
-                yield f"a registration of broker {id} whose epoch is not above the last one, {before.epoch}"
-        log_dirs = frozenset(data.get("logDirs") or ())
-        for other, registration in self.brokers.items():
-            if other != id and (shared := registration.log_dirs & log_dirs):
-                yield f"a registration of broker {id} with log dirs of broker {other}, {sorted(shared)}"
-        self.brokers[id] = _Registration(
-            epoch=data["brokerEpoch"],
-            incarnation=incarnation,
-            fenced=data["fenced"],
-            shutting_down=data.get("inControlledShutdown", False),
-            log_dirs=log_dirs,
-            cordoned=_set(data.get("cordonedLogDirs")),
-        )
-
-    def _change_registration(self, data: Mapping[str, Any]) -> Iterator[str]:
-        id = data["brokerId"]
-        broker = self.brokers.get(id)
-        if broker is None:
-            yield f"a change of the registration of broker {id}, which is not registered"
-            return
-        if data["brokerEpoch"] != broker.epoch:
-            yield f"a change of the registration of broker {id} with an epoch other than {broker.epoch}"
-        fences, shuts_down = data.get("fenced") or 0, data.get("inControlledShutdown") or 0
-        after = _Registration(
-            epoch=broker.epoch,
-            incarnation=broker.incarnation,
-            fenced=broker.fenced if not fences else fences > 0,
-            shutting_down=broker.shutting_down or shuts_down > 0,
-            log_dirs=_or(_set(data.get("logDirs")), broker.log_dirs),
-            cordoned=_or(_set(data.get("cordonedLogDirs")), broker.cordoned),
-        )
-        at_start = self.brokers_before.setdefault(id, broker)
-        if after == broker == at_start and not fences > 0:
-            yield f"a change of the registration of broker {id} that changes nothing"
-        if back := after.log_dirs - broker.log_dirs:
-            yield f"a change of the registration of broker {id} that brings log dirs back, {sorted(back)}"
-        self.brokers[id] = after
-
-    def _create(self, data: Mapping[str, Any]) -> Iterator[str]:
-        key = (data["topicId"], data["partitionId"])
-        if key[0] not in self.topics:
-            yield "a partition of a topic that there is not"
-        if key in self.partitions:
-            yield f"a new partition {self._name(key)} that there is already"
-        self.partitions[key] = state = _State.of(data)
-        yield from self._malformed(key, state)
-        for broker in state.isr:
-            registration = self.brokers.get(broker)
-            if registration is not None and not registration.active:
-                yield f"a new partition {self._name(key)} with broker {broker} in the ISR, which {_why(registration)}"
-
-    def _change_partition(self, data: Mapping[str, Any]) -> Iterator[str]:
-        key = (data["topicId"], data["partitionId"])
-        before = self.partitions.get(key)
-        if before is None:
-            yield "a change of a partition that there is not"
-            return
-        self.partitions[key] = after = before.changed_by(data)
-        name = self._name(key)
-        at_start = self.partitions_before.setdefault(key, before)
-        if after == before == at_start:
-            yield f"a change of {name} that changes nothing"
-        yield from self._malformed(key, after)
-        for broker in sorted(set(after.isr) - set(before.isr)):
-            registration = self.brokers.get(broker)
-            if registration is not None and not registration.active:
-                yield f"a change of {name} that takes broker {broker} into the ISR, which {_why(registration)}"
-        if set(before.replicas) - set(after.replicas) and after.leader_changes == before.leader_changes:
-            yield f"a change of {name} that removes a replica and does not raise the leader epoch"
-        if after.leader not in (before.leader, _NO_LEADER):
-            registration = self.brokers.get(after.leader)
-            if registration is not None and not registration.active:
-                yield f"a change of {name} that elects broker {after.leader}, which {_why(registration)}"
-
-    def _allocate(self, data: Mapping[str, Any]) -> Iterator[str]:
-        broker, next_id = data["brokerId"], data["nextProducerId"]
-        if next_id <= self.producer_ids:
-            yield f"producer ids that a broker has already, {self.producer_ids} was next"
-        registration = self.brokers.get(broker)
-        if registration is not None and registration.epoch != data["brokerEpoch"]:
-            yield f"producer ids for broker {broker} with an epoch other than {registration.epoch}"
-        self.producer_ids = next_id
-
-    def _malformed(self, key: _Partition, state: _State) -> Iterator[str]:
-        name = self._name(key)
-        for what, ids in (
-            ("in the ISR", state.isr),
-            ("eligible to lead", state.eligible),
-            ("being added", state.adding),
-            ("being removed", state.removing),
-        ):
-            if set(ids) - set(state.replicas):
-                yield f"{name} with a broker {what} that has no replica"
-        if set(state.isr) & set(state.eligible):
-            yield f"{name} with a broker both in the ISR and out of it, but eligible to lead"
-        if state.leader != _NO_LEADER and state.leader not in state.isr:
-            yield f"{name} with a leader that is not in the ISR"
-        if not state.isr and not self.features.get("eligible.leader.replicas.version"):
-            yield f"{name} with an empty ISR"
-        if state.directories and len(state.directories) != len(state.replicas):
-            yield f"{name} with {len(state.directories)} log dirs for {len(state.replicas)} replicas"
-
-    def new_contradictions(self) -> Iterator[str]:
-        """Yield a phrase for each partition whose state contradicts the brokers' since this batch."""
-        found = {phrase for key in self.partitions for phrase in self._contradictions(key)}
-        yield from sorted(found - self.known)
-        self.known = found
-
-    def _contradictions(self, key: _Partition) -> Iterator[str]:
-        state, name = self.partitions[key], self._name(key)
-        offline = {broker: why for broker in state.isr if (why := self._offline(broker, state))}
-        after = "the last record of a batch after which"
-        for broker, why in offline.items():
-            if broker == state.leader:
-                yield f"{after} broker {broker} leads {name}, and {why}"
-            elif len(state.isr) > 1:
-                yield f"{after} broker {broker} is in the ISR of {name}, and {why}"
-        if state.leader == _NO_LEADER:
-            for broker in state.isr or state.eligible:
-                registration = self.brokers.get(broker)
-                if registration is not None and registration.active and not self._offline(broker, state):
-                    yield f"{after} {name} has no leader, and broker {broker} could lead"
-
-    def _offline(self, broker: int, state: _State) -> str:
-        """Why the replica on a broker is offline, as far as the controller knows; "" if it is not."""
-        registration = self.brokers.get(broker)
-        if registration is None:
-            return ""
-        if registration.fenced:
-            return "it is fenced"
-        directory = state.directory(broker)
-        if directory is None or (directory.startswith(_RESERVED) and directory != _LOST):
-            return ""
-        return "" if directory in registration.log_dirs else f"its log dir {directory} is not online"
-
-    def _name(self, key: _Partition) -> str:
-        return f"{self.topics.get(key[0], key[0])}-{key[1]}"
-
-
-def _why(registration: _Registration) -> str:
-    return "is fenced" if registration.fenced else "is shutting down"
+def _broker_of(record: MetadataRecord) -> int | None:
+    """The broker whose registration a record begins, changes or ends."""
+    if record.kind in ("REGISTER_BROKER_RECORD", "UNREGISTER_BROKER_RECORD"):
+        return int(record.data["brokerId"])
+    change = change_of_broker(record)
+    return None if change is None else int(change["brokerId"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from functools import partial
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.metadata_log import journal_metadata_log
 from harness.cluster.under_way import journal_under_way
-from harness.events import Event, MetadataLogRead
+from harness.events import Event
 from harness.kafka.builds import BuildOptions
 from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import Tool
@@ -87,8 +86,7 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     if verdict == "valid":
         journal_under_way(cluster, open_case.declared.scenario.leaves)
     if verdict != "skipped":
-        journal_metadata_log(cluster)
-        _note_deviations_in_metadata(open_case, case)
+        _judge_metadata_log(cluster, open_case, case)
         verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
@@ -98,12 +96,11 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     return verdict == "valid" and run.clusters.leave(cluster, case)
 
 
-def _note_deviations_in_metadata(open_case: OpenCase, case: Case) -> None:
-    """Note each declared deviation that the metadata log shows as seen."""
-    irregular = [each for event in case.journal.of(MetadataLogRead) for each in event.irregular]
-    for deviation in open_case.run.expected(open_case.declared):
-        if deviation.metadata and (seen := [each for each in irregular if re.search(deviation.metadata, each)]):
-            case.journal.write("deviation.seen", **deviation.to_json(), seen=seen[0])
+def _judge_metadata_log(cluster: Cluster, open_case: OpenCase, case: Case) -> None:
+    """Write what is irregular in the metadata log into the journal, and note each known deviation that it shows."""
+    known = {each.metadata: each for each in open_case.run.expected_in_metadata(open_case.declared)}
+    for pattern, seen in journal_metadata_log(cluster, known).items():
+        case.journal.write("deviation.seen", **known[pattern].to_json(), seen=seen)
 
 
 def how_to_reach(cluster: Cluster) -> list[str]:

@@ -94,7 +94,7 @@ def conclude(
         reasons += _unsettled(case)
     if case is not None:
         reasons += _logged(case, deviations, called=case_log.called)
-        reasons += _irregular_metadata(case, deviations, called=case_log.called)
+        reasons += [(EXIT_INVALID, each) for event in case.journal.of(MetadataLogRead) for each in event.irregular]
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped
@@ -283,15 +283,6 @@ def _unsettled(case: Case) -> Iterator[tuple[int, str]]:
     """Yield what was still under way at the end (:mod:`harness.cluster.under_way`)."""
     for event in case.journal.of(ClusterUnsettled):
         yield EXIT_INVALID if event.error == PromiseBroken.__name__ else EXIT_INCONCLUSIVE, event.says
-
-
-def _irregular_metadata(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
-    """Yield what is irregular in the metadata log, except what a declared deviation explains, if the case showed it."""
-    known = [each.metadata for each in _shown(case, declared, called=called) if each.metadata]
-    for event in case.journal.of(MetadataLogRead):
-        for each in event.irregular:
-            if not any(re.search(pattern, each) for pattern in known):
-                yield EXIT_INVALID, each
 
 
 def _judged(case: Case) -> Iterator[tuple[int, str]]:

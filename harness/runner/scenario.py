@@ -26,6 +26,7 @@ class Scenario:
     """The declaration of a test; the fields are described at :func:`suites.scenario.scenario`.
 
     :ivar spec: the settings of its cluster in each mode
+    :ivar in_any_metadata: known deviations that the metadata log of any case may show; a case notes them as undeclared
     """
 
     id: str
@@ -43,6 +44,7 @@ class Scenario:
     leaves: tuple[UnderWay, ...]
     any_profile: bool
     spec: Mapping[Mode, ClusterSettings]
+    in_any_metadata: tuple[Deviation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,13 @@ class DeclaredCase:
         """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
         declared = self.scenario.deviations
         return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
+
+    def expected_in_metadata(self, version: KafkaVersion) -> list[Deviation]:
+        """Return the deviations that the metadata log may show on this build, declared or not."""
+        known = (*self.scenario.deviations, *self.scenario.in_any_metadata)
+        return [
+            each for each in known if each.metadata and each.expectation(version, self.mode) is not Expectation.NONE
+        ]
 
     def pollutes_cluster(self) -> bool:
         """Return whether the case may leave its cluster unfit for reuse, on some build in its mode."""

@@ -176,7 +176,8 @@ FAILED_REPLICA_IN_ISR = Deviation(
     issue="none found; ReplicationControlManager.ineligibleReplicasForIsr checks the broker, not the log dir",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
-    metadata=r"is in the ISR of \S+, and its log dir \S+ is not online: PARTITION_CHANGE_RECORD .*\"isr\"",
+    metadata=r"broker \d+ in the ISR of \S+, though its log dir \S+ is not online: "
+    r'PARTITION_CHANGE_RECORD (?!.*"(?:leader|replicas|directories)":)',
 )
 
 FAILED_REPLICA_IN_ISR_AT_TIMES = replace(FAILED_REPLICA_IN_ISR, deterministic=False)
@@ -254,7 +255,8 @@ CORRECTED_LOG_DIR_NOT_LED = Deviation(
     issue="none found; ReplicationControlManager.LeaderAcceptor asks for the earlier log dir of the replica",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
-    metadata=r"has no leader, and broker \d+ could lead: PARTITION_CHANGE_RECORD .*\"directories\"",
+    metadata=r"without a leader, though broker \d+ could lead: "
+    r'PARTITION_CHANGE_RECORD (?!.*"(?:leader|replicas|isr)":).*"directories":',
 )
 
 REMOTE_READS_NEED_FIRST_DIR = Deviation(

@@ -261,7 +261,7 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
             state.check(timeouts.RECOVERY_S)
             check_noticed(fault)
             check_some_leaderless(state, lone)
-            for partition in meanwhile:
+            for partition in meanwhile.partitions:
                 if cluster.spec.mode is Mode.KRAFT:
                     check_created_in(victim, partition, other_dir(log_dir))
                 else:

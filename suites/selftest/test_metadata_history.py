@@ -56,7 +56,24 @@ TOPIC = record("TOPIC_RECORD", topicId="t", name="orders")
 BROKERS = [each for broker in DIRS for each in (registered(broker, broker), changed(broker, fenced=-1))]
 BEGUN: tuple[Batch, ...] = (*BROKERS, [TOPIC, partition()])
 SHRUNK = [changed(2, fenced=1), change(isr=[1])]
-OFFLINE = [changed(1, logDirs=["1b"]), change(isr=[2], leader=2)]
+OFFLINE = [change(isr=[2], leader=2), changed(1, logDirs=["1b"])]
+GROWN = change(replicas=[1, 2, 3], addingReplicas=[3], removingReplicas=[1], directories=["1a", "2a", "3a"])
+REPLACED = change(
+    replicas=[2, 3],
+    isr=[2, 3],
+    leader=2,
+    addingReplicas=[],
+    removingReplicas=[],
+    directories=["2a", "3a"],
+)
+ALONE = partition(replicas=[1], isr=[1], directories=["1a"])
+FIRST_LEADS = change(leader=1)
+UNCLEAN = change(isr=[2], leader=2, leaderRecoveryState=1)
+CLEARED = [record("CLEAR_ELR_RECORD", topicName="orders"), change(isr=[1, 2])]
+BEGIN, END = record("BEGIN_TRANSACTION_RECORD", name="any"), record("END_TRANSACTION_RECORD")
+MIGRATION = record("BEGIN_TRANSACTION_RECORD", name="ZK Migration")
+TOPIC_2 = record("TOPIC_RECORD", topicId="u", name="refunds")
+MIGRATING, LOST = "A" * 22, "A" * 20 + "Ag"
 
 
 def test_a_log_of_kafka_has_nothing_irregular() -> None:
@@ -72,7 +89,7 @@ def test_a_log_of_kafka_has_nothing_irregular() -> None:
         (*BEGUN, SHRUNK, changed(2, fenced=-1), change(isr=[1, 2])),
         (*BEGUN, SHRUNK, changed(2, fenced=1)),  # fenced again, by a controller that has just begun
         (*BEGUN, OFFLINE),
-        (*BEGUN, [*OFFLINE[:1], change(isr=[2], leader=2), change(isr=[2])]),
+        (*BEGUN, [changed(2, inControlledShutdown=1), change(isr=[1]), change(isr=[1])]),
         (*BEGUN, [change(isr=[1]), change(isr=[1, 2])]),  # two requests of the leader
         (*BEGUN, SHRUNK, [changed(1, fenced=1), change(leader=-1)], [changed(1, fenced=-1), change(leader=1)]),
         (*BEGUN, change(replicas=[1, 2, 3], addingReplicas=[3], directories=["1a", "2a", "3a"])),
@@ -83,6 +100,26 @@ def test_a_log_of_kafka_has_nothing_irregular() -> None:
         (registered(1, 1, incarnationId="i"), registered(1, 1, incarnationId="i")),
         (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=1000)),
         (*BEGUN, [change(directories=["gone", "2a"], isr=[2], leader=2)]),  # assigned to a log dir that has failed
+        (*BEGUN, change(directories=[LOST, "2a"], isr=[2], leader=2)),
+        (*BROKERS, [TOPIC, partition(directories=[])], change(directories=[MIGRATING, "2b"])),
+        (*BEGUN, [changed(2, fenced=1), change(isr=[1], eligibleLeaderReplicas=[2])], changed(2, fenced=-1), CLEARED),
+        (*BEGUN, GROWN, REPLACED),
+        (*BEGUN, GROWN, [change(replicas=[1, 2], isr=[1], leader=1, addingReplicas=[], directories=["1a", "2a"])]),
+        (
+            *BEGUN,
+            OFFLINE,
+            registered(1, 9),
+            [changed(1, brokerEpoch=9, fenced=-1), change(isr=[1, 2])],
+            change(leader=1),
+        ),
+        (*BEGUN, SHRUNK, [changed(1, fenced=1), change(leader=-1)], [changed(2, fenced=-1), UNCLEAN]),
+        (*BROKERS, [MIGRATION, TOPIC, partition(isr=[1, 9], replicas=[1, 9], leader=9)], [END]),
+        (*BEGUN, BEGIN, TOPIC_2, record("ABORT_TRANSACTION_RECORD"), TOPIC_2),
+        (
+            registered(1, 1, logDirs=[]),
+            changed(1, fenced=-1),
+            [TOPIC, partition(replicas=[1], isr=[1], directories=["1a"])],
+        ),
     ],
 )
 def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
@@ -121,17 +158,46 @@ def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
         ((*BEGUN, change(isr=[1, 3])), "with a broker in the ISR that has no replica"),
         ((*BEGUN, change(removingReplicas=[3])), "with a broker being removed that has no replica"),
         ((*BEGUN, change(isr=[2])), "with a leader that is not in the ISR"),
-        ((*BEGUN, change(isr=[], leader=-1)), "with an empty ISR"),
+        ((*BEGUN, change(isr=[], leader=-1)), "that empties the ISR"),
         ((*BEGUN, change(eligibleLeaderReplicas=[2])), "both in the ISR and out of it"),
         ((*BEGUN, change(directories=["1a"])), "with 1 log dirs for 2 replicas"),
-        ((*BEGUN, changed(2, fenced=1)), "broker 2 is in the ISR of orders-0, and it is fenced"),
-        ((*BEGUN, changed(1, fenced=1)), "broker 1 leads orders-0, and it is fenced"),
-        ((*BEGUN, changed(1, logDirs=["1b"])), "broker 1 leads orders-0, and its log dir 1a is not online"),
-        ((*BEGUN, OFFLINE, change(isr=[1, 2])), "broker 1 is in the ISR of orders-0, and its log dir 1a is not"),
-        ((*BEGUN, change(leader=-1)), "orders-0 has no leader, and broker 1 could lead"),
+        ((*BEGUN, changed(2, fenced=1)), "broker 2 in the ISR of orders-0, though it is fenced"),
+        ((*BEGUN, changed(1, fenced=1)), "broker 1 as leader of orders-0, though it is fenced"),
+        ((*BEGUN, changed(1, logDirs=["1b"])), "broker 1 as leader of orders-0, though its log dir 1a is not online"),
+        ((*BEGUN, OFFLINE, change(isr=[1, 2])), "broker 1 in the ISR of orders-0, though its log dir 1a is not"),
+        ((*BEGUN, change(leader=-1)), "orders-0 without a leader, though broker 1 could lead"),
         (
             (*BEGUN, *[record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=1000)] * 2),
-            "producer ids that a broker has already, 1000 was next",
+            "producer ids up to 1000 where 1000 from 1000 on are next",
+        ),
+        ((registered(1, 1, fenced=False),), "a new process of broker 1 that is not fenced"),
+        ((*BEGUN, record("TOPIC_RECORD", topicId="u", name="orders")), "a topic that there is already"),
+        ((*BROKERS, [TOPIC, partition(leaderEpoch=1)]), "whose epochs do not begin with 0"),
+        ((*BROKERS, [TOPIC, partition(replicas=[1, 1], isr=[1])]), "with two replicas on a broker"),
+        ((*BROKERS, [TOPIC, partition(replicas=[1, 9])]), "on broker 9, which is not registered"),
+        ((*BROKERS, [TOPIC, partition(isr=[1])]), "a new partition orders-0 without broker 2 in the ISR"),
+        ((*BROKERS, [TOPIC, partition(leader=2)]), "whose leader is not the first of the ISR"),
+        ((*BEGUN, [changed(1, fenced=1), SHRUNK[1]]), "broker 1 as leader of orders-0, though it is fenced"),
+        ((*BEGUN, change(isr=[1]), change(isr=[2], leader=2)), "elects broker 2 from outside the ISR"),
+        ((*BEGUN, change(directories=["1b", "2b"])), "assigns replicas of several brokers, [1, 2], to other log dirs"),
+        ((*BEGUN, change(directories=["3a", "2a"])), "on broker 1 in a log dir of broker 3"),
+        (
+            (*BEGUN, change(directories=["1a", LOST])),
+            f"broker 2 in the ISR of orders-0, though its log dir {LOST}",
+        ),
+        ((*BEGUN, GROWN, change(replicas=[2, 3], isr=[2], leader=2)), "before all others are in the ISR"),
+        ((*BEGUN, GROWN, change(replicas=[1, 3], isr=[1, 3], leader=1)), "removes replicas, [2], that were to stay"),
+        ((*BEGUN, change(addingReplicas=[2], removingReplicas=[2])), "both added and removed"),
+        ((*BEGUN, [change(isr=[1, 2], leaderRecoveryState=1), change(isr=[1])], change(isr=[1, 2])), "has recovered"),
+        ((*BEGUN, change(leader=2)), "broker 2 as leader of orders-0, though broker 1 led and could go on"),
+        (
+            (*BEGUN, record("UNREGISTER_BROKER_RECORD", brokerId=1)),
+            "leader of orders-0, though it is not registered",
+        ),
+        ((*BEGUN, BEGIN, TOPIC_2, END, TOPIC_2), "a topic that there is already"),
+        (
+            (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=1, nextProducerId=500)),
+            "producer ids up to 500 where 1000 from 0 on are next",
         ),
         (
             (*BEGUN, record("PRODUCER_IDS_RECORD", brokerId=1, brokerEpoch=0, nextProducerId=1000)),
@@ -146,7 +212,7 @@ def test_each_rule_finds_what_breaks_it(batches: Sequence[Batch], what: str) -> 
 
 def test_a_contradiction_is_reported_once_and_only_the_records_of_the_case_count() -> None:
     records = log(*BEGUN, changed(1, fenced=1), changed(3, inControlledShutdown=1))
-    [found] = [each for each in irregular(records) if "leads orders-0" in each.what]
+    [found] = [each for each in irregular(records) if "as leader of orders-0" in each.what]
     assert found.offset == len(records) - 2
     assert irregular(records, since=len(records) - 1) == []
 
