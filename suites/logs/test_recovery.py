@@ -7,7 +7,9 @@ does with its log is decided for each segment: which of them to check after a cr
 from __future__ import annotations
 
 import functools
+import os
 import re
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -81,19 +83,24 @@ def check_bad_batches_refused(partition: Partition) -> None:
     judged=False,
 )
 def test_crashed_amid_swap(cluster: Cluster) -> None:
-    """A follower crashes before a new segment has its final name: the next start renames it, and loses nothing."""
-    events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
+    """A follower crashes before a new segment has its final name: the next start renames it, and loses nothing.
+
+    In one partition, all segments that it was made from are deleted. In the other one, none is yet.
+    """
+    events = cluster.create_topic("events", partitions=2, configs=SMALL_SEGMENTS)
     state = StateCheck(cluster, events)
     victim = follower_of(events[0])
-    write_untracked_records(events, MORE_THAN_TWO, size=1000)
-    folder = events[0].log_dir_on(victim).replica_dir(events.name, 0)
+    write_untracked_records(events, MORE_THAN_TWO * len(events), size=1000)
+    folders = [each.log_dir_on(victim).replica_dir(events.name, each.index) for each in events.partitions]
     with brokers_down(state, BrokerKilled(victim)):
-        leave_in_swap(folder)
-        victim.journal.write("segment.in_swap", partition=folder.name, broker=victim.id)
-    check_same_bytes(events[0])
+        leave_in_swap(folders[0])
+        leave_two_in_swap(folders[1])
+        for folder in folders:
+            victim.journal.write("segment.in_swap", partition=folder.name, broker=victim.id)
+    check_same_bytes(*events.partitions)
     check_high_watermarks(events)
-    if left := [path.name for path in folder.glob("*.swap")]:
-        raise PromiseBroken(f"{victim} has started, and left {left} in {folder}")
+    if left := [str(path) for folder in folders for path in folder.glob("*.swap")]:
+        raise PromiseBroken(f"{victim} has started, and left {left}")
 
 
 def leave_in_swap(folder: Path) -> None:
@@ -104,6 +111,19 @@ def leave_in_swap(folder: Path) -> None:
     for suffix in ("log", "index", "timeindex"):
         file = folder / f"{0:020d}.{suffix}"
         file.rename(f"{file}.swap")
+
+
+def leave_two_in_swap(folder: Path) -> None:
+    """Make a ``.swap`` of the first two segments, and leave both: the crash came before the cleaner deleted them."""
+    first, second = sorted(folder.glob("*.log"))[:2]
+    for suffix in ("log", "index", "timeindex"):
+        files = [each.with_suffix(f".{suffix}") for each in (first, second)]
+        made = Path(f"{files[0]}.swap")
+        # The broker makes indexes anew as it recovers the log. Until then, those of the first segment will do.
+        made.write_bytes(b"".join(file.read_bytes() for file in (files if suffix == "log" else files[:1])))
+        shutil.copystat(files[0], made)
+        owner = files[0].stat()
+        os.chown(made, owner.st_uid, owner.st_gid)
 
 
 @scenario(
