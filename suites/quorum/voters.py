@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from kafka.protocol.metadata import ApiVersionsRequest
+
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.nodes.node import Node
@@ -21,7 +23,7 @@ from harness.kafka.tool_answers import describe_quorum
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
 from harness.waiting import await_until
-from suites.controllers import metadata_dir
+from suites.controllers import metadata_dir, quorum_of
 from suites.deviations import VOTES_ASKED_WITHOUT_PAUSE
 from suites.observing import observe
 
@@ -39,8 +41,20 @@ def replicas_of(cluster: Cluster, controllers: Collection[Node]) -> set[QuorumRe
 def add_voter(cluster: Cluster, controller: Node) -> None:
     """Run ``kafka-metadata-quorum add-controller`` for a controller that observes.
 
+    A controller fetches metadata before it takes requests. The active controller gives up to add one that does not
+    answer yet.
+
     :raises PromiseBroken: the tool fails
     """
+    connection = quorum_of(cluster).controller_connection(controller)
+    await_until(
+        lambda: connection.ask(ApiVersionsRequest(client_software_name="jbod", client_software_version="1")),
+        timeout_s=timeouts.BOOT_S,
+        what=f"{controller.spec.name} to take requests",
+        retry_on=(NoAnswer,),
+        watch=controller.check_alive,
+    )
+    connection.close()
     with OwnPart(cluster, "add a controller to the voters", needs_all=False).served(), scratch("voter") as folder:
         # The tool finds the controller's settings and its own in one file; only one may say which authority is trusted.
         kept = {name: value for name, value in controller.spec.properties.items() if "ssl.truststore." not in name}
