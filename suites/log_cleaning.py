@@ -18,6 +18,7 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
+from suites.checks import check_refused
 from suites.on_disk import log_bytes
 from suites.scenario import scenario
 from suites.steps import SMALL_FETCHES, write_untracked_records
@@ -94,6 +95,13 @@ def check_logs_whole(topic: Topic) -> None:
         found = len(_records(log, broker))
         if found != _WRITTEN:
             raise PromiseBroken(f"{broker} has {found} of {_WRITTEN} records of {log}, which must not be compacted yet")
+
+
+def check_policy_enforced(compacted: Partition) -> None:
+    """The leader of a compacted log refuses records without a key, and to delete records below an offset (KIP-107)."""
+    admin, key = compacted.leader().admin, (compacted.topic, compacted.index)
+    check_refused(functools.partial(admin.produce, *key, b"no key", acks=-1), "INVALID_RECORD", "")
+    check_refused(functools.partial(admin.delete_records, *key, 0), "POLICY_VIOLATION", "")
 
 
 def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.topic import Partition
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Admin, NewTopic, Refused
@@ -35,6 +36,7 @@ from suites.kip_1066.cordons import (
 )
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import TOO_FEW
+from suites.log_cleaning import COMPACTED, check_policy_enforced
 from suites.observations import directories, metadata_log
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
@@ -44,7 +46,8 @@ from suites.steps import log_dirs_failed, restart_after_healing
 def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
     """A log dir, then its whole broker, is cordoned under load: its replicas serve on, and it gets no new ones.
 
-    Once uncordoned, it gets all new replicas of its broker, since it has the fewest.
+    A compacted topic stays compacted. Once uncordoned, the log dir gets all new replicas of its broker, since it has
+    the fewest.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)
@@ -52,9 +55,10 @@ def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
     cordoned = orders[0].log_dir_on(broker)
     with workload.running(orders) as pair:
         cordon(state, broker, cordoned)
-        create_and_count(state, "half", replicas=3, to={other_dir(cordoned): 4})
+        half = create_and_count(state, "half", replicas=3, to={other_dir(cordoned): 4}, configs=COMPACTED)
         pair.await_progress(after=now())
         cordon(state, broker, *broker.log_dirs, value="*")
+        check_stays_compacted(half, broker)
         create_and_count(state, "wholly", replicas=2, to=dict.fromkeys(broker.log_dirs, 0))
         pair.await_progress(after=now())
         state.check(also=[metadata_log])
@@ -64,14 +68,32 @@ def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
+def create_and_count(
+    state: StateCheck, name: str, *, replicas: int, to: dict[LogDir, int], configs: Mapping[str, str] | None = None
+) -> Topic:
     """Create a topic of four partitions, and check how many of its replicas are in these log dirs."""
-    state.add_topic(state.cluster.create_topic(name, partitions=4, replicas=replicas, failure=PromiseBroken))
+    topic = state.cluster.create_topic(
+        name, partitions=4, replicas=replicas, configs=configs or {}, failure=PromiseBroken
+    )
+    state.add_topic(topic)
     state.check()
     for log_dir, count in to.items():
         seen = sum(topic == name for topic, _ in state.replicas_in(log_dir))
         if seen != count:
             raise PromiseBroken(f"{seen} new replicas are on {log_dir} instead of {count}")
+    return topic
+
+
+def check_stays_compacted(topic: Topic, broker: Broker) -> None:
+    """A broker whose log dirs were cordoned still knows the topic's own configs.
+
+    :raises Inconclusive: it leads no partition of the topic
+    """
+    led = [partition for partition in topic.partitions if partition.leader() == broker]
+    if not led:
+        raise Inconclusive(f"{broker} leads no partition of {topic}")
+    for partition in led:
+        check_policy_enforced(partition)
 
 
 REQUESTED = 4

@@ -6,12 +6,10 @@ Compaction also waits for ``min.compaction.lag.ms`` (KIP-58), and removes tombst
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition, Topic
-from suites.checks import check_refused
+from harness.cluster.topic import Topic
 from suites.leadership import lead
 from suites.log_cleaning import (
     COMPACTED,
@@ -19,6 +17,7 @@ from suites.log_cleaning import (
     NEEDED,
     check_logs_small,
     check_logs_whole,
+    check_policy_enforced,
     write_outdated_records,
 )
 from suites.scenario import scenario
@@ -71,13 +70,6 @@ def test_transactions_compacted(cluster: Cluster) -> None:
     check_on_each_replica(ledger, {**committed, deleted: None})
     check_last_values(cleaned, "read_committed", NEEDED)
     check_logs_whole(young)
-
-
-def check_policy_enforced(compacted: Partition) -> None:
-    """The leader of a compacted log refuses records without a key, and to delete records below an offset (KIP-107)."""
-    admin, key = compacted.leader().admin, (compacted.topic, compacted.index)
-    check_refused(functools.partial(admin.produce, *key, b"no key", acks=-1), "INVALID_RECORD", "")
-    check_refused(functools.partial(admin.delete_records, *key, 0), "POLICY_VIOLATION", "")
 
 
 def check_on_each_replica(topic: Topic, committed: Mapping[bytes, bytes | None]) -> None:
