@@ -8,6 +8,8 @@ A broker reads them at its next start, at its next truncation, or as the next le
 * No entry starts below the log start to which the broker has advanced the log since its start
   (``LeaderEpochFileCache.truncateFromStart``, ``clearAndFlush``). Kafka writes this in the background, so a crash or
   the swap of a future replica may leave older entries: these are not looked at.
+* No segment has only records below the log start, on a broker that deletes segments more than once a second
+  (``UnifiedLog.deleteLogStartOffsetBreachedSegments``). These records would fill the disk for ever.
 * With a segment goes its producer snapshot (``UnifiedLog.deleteSegments``).
 * The recovery point is not above the end of the log, or records after a truncation would not be checked after a crash.
 """
@@ -22,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
@@ -66,11 +69,32 @@ def wrong_files(log_dir: LogDir, partitions: Iterable[str]) -> Iterator[str]:
     :raises OSError: a file is gone
     """
     points, starts = _listed(log_dir, RECOVERY_POINTS), _listed(log_dir, LOG_STARTS)
+    deletes = _deletes_often(log_dir.broker)
     if log_dir.written_at(RECOVERY_POINTS) < log_dir.broker.started_at.timestamp():
         points = {}  # they are those of folders that may have been replaced while the broker was down
     for name in partitions:
         for what in _wrong_in(log_dir, name, points.get(name, 0), starts.get(name)):
             yield f"{name} in {log_dir} has {what}"
+        if deletes and name in starts and (left := _below(log_dir, name, starts[name])):
+            yield f"{name} in {log_dir} has {left}"
+
+
+def _deletes_often(broker: Broker) -> bool:
+    """Whether retention and the cleaner, one of which deletes a log's segments, run more than once a second.
+
+    Before ``log.initial.task.delay.ms``, retention first runs 30 s after a start.
+    """
+    names = "log.retention.check.interval.ms", "log.cleaner.backoff.ms"
+    often = all(int(broker.node.spec.properties.get(name, "60000")) < 1000 for name in names)
+    return often and broker.build.version.has_initial_task_delay
+
+
+def _below(log_dir: LogDir, name: str, start: int) -> str | None:
+    """The first segment of a log, if it has only records below the log start."""
+    first, *others = sorted(int(path.stem) for path in (log_dir.path / name).glob("*.log"))
+    if others and others[0] <= start:
+        return f"the segment {first}, though its log starts at {start} and the next segment is {others[0]}"
+    return None
 
 
 def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None) -> Iterator[str]:
