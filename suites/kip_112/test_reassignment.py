@@ -16,7 +16,10 @@ from harness.cluster.reassign import Placement, cancel, execute, verify
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from suites.checks import check_delivery, check_noticed, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, FAILED_REPLICA_BLOCKS
 from suites.on_disk import check_no_leftovers, check_no_replica_twice
@@ -33,6 +36,7 @@ from suites.steps import (
 
 SLOW = 1000
 """The throttle of a reassignment in bytes a second; clients write thousands of times more to its topic."""
+WRITTEN = 100  # records
 
 
 def spare_of(cluster: Cluster, partition: Partition) -> Broker:
@@ -153,10 +157,12 @@ def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, addi
 def test_reassigned_back(cluster: Cluster) -> None:
     """A partition is reassigned away from a failed log dir, and back to its broker: the good log dir gets it.
 
-    On builds where this does not end, it ends once the log dir is healed and the broker has restarted.
+    In between, its leader does not wait for the replica that it no longer has, which DeleteRecords shows (KIP-107).
+    On builds where the second reassignment does not end, it ends once the log dir is healed and the broker has
+    restarted.
     """
     orders = cluster.create_topic("orders", replicas=3)
-    write_untracked_records(orders, 100)
+    write_untracked_records(orders, WRITTEN)
     victim, spare = follower_of(orders[0]), spare_of(cluster, orders[0])
     staying = [orders[0].leader(), *(each for each in orders[0].followers() if each != victim)]
     failed = orders[0].log_dir_on(victim)
@@ -164,6 +170,7 @@ def test_reassigned_back(cluster: Cluster) -> None:
         check_noticed(fault)
         cluster.reassign(orders[0], [*staying, spare])
         await_no_reassignment(cluster)
+        check_removed_forgotten(orders[0])
         cluster.reassign(orders[0], [*staying, victim])
         adding = rf"all reassignments to end; .*adding=\({victim.id},\)"
         with promised(cluster, unless=FAILED_REPLICA_BLOCKS, seen=adding) as outcome:
@@ -173,3 +180,16 @@ def test_reassigned_back(cluster: Cluster) -> None:
     if outcome.deviates:
         victim.restart()
         await_no_reassignment(cluster)
+
+
+def check_removed_forgotten(partition: Partition) -> None:
+    """The leader does not wait for a replica that was reassigned away before it answers DeleteRecords."""
+    admin = partition.leader().admin
+    await_until(
+        lambda: admin.delete_records(partition.topic, partition.index, WRITTEN // 2, timeout_s=timeouts.REQUEST_S),
+        lambda low: low == WRITTEN // 2,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"DeleteRecords of {partition} to be answered, which is once all of its replicas have deleted them",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
