@@ -106,13 +106,13 @@ def check_one_process(cluster: Cluster, broker: Broker) -> None:
 
 
 def check_ids_free(cluster: Cluster, log_dirs: Sequence[uuid.UUID]) -> None:
-    """The controller registers a new broker with log dirs of a broker that was unregistered, as if it had its disks.
+    """The controller registers a new broker with log dirs that another broker no longer has, as if it had their disks.
 
-    :param log_dirs: the ids of the log dirs
+    :param log_dirs: the ids of log dirs that were taken out, or those of a broker that was unregistered
     """
     error = register_broker(_controller(cluster), _NEW, quorum_of(cluster).cluster_id, log_dirs)
     if error is not None:
-        raise PromiseBroken(f"the controller refused a new broker with log dirs of an unregistered one: {error}")
+        raise PromiseBroken(f"the controller refused a new broker with log dirs that were taken out: {error}")
     cluster.journal.write("directories.taken_over", broker=_NEW, log_dirs=[str(each) for each in log_dirs])
 
 

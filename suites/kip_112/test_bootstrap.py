@@ -25,6 +25,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
+from suites.broker_epochs import check_ids_free, directory_of
 from suites.checks import check_delivery, check_ends, check_logged, check_noticed, promised
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
 from suites.followers_behind import injected_ahead
@@ -428,11 +429,15 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
 
 @scenario("kip-112/log-dir-taken-out", kip=112, plan="4. … or remove the bad log directory from broker config")
 def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A failed log dir is removed from ``log.dirs``: its replicas are recreated on the good one and rejoin the ISR."""
+    """A failed log dir is removed from ``log.dirs``: its replicas are recreated on the good one and rejoin the ISR.
+
+    Another broker may then have its disk (KRaft).
+    """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
+    left = [directory_of(log_dir)] if cluster.spec.mode is Mode.KRAFT else []
     with workload.running(orders) as pair, log_dirs_failed(state, Chmod000(log_dir)):
         pair.await_progress(after=now())
         victim.stop()
@@ -443,6 +448,8 @@ def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
         check_rejoined(state, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
+    if left:
+        check_ids_free(cluster, left)
 
 
 def check_rejoined(state: StateCheck, topic: Topic) -> None:
