@@ -199,8 +199,6 @@ class _History:
             return
         if data.get("leaderEpoch") or data.get("partitionEpoch"):
             yield f"a new partition {name} whose epochs do not begin with 0"
-        if len(set(new.replicas)) < len(new.replicas):
-            yield f"a new partition {name} with two replicas on a broker"
         for broker in new.replicas:
             registration = self.state.brokers.get(broker)
             if registration is None:
@@ -268,6 +266,8 @@ class _History:
         for what, ids in lists.items():
             if set(ids) - set(state.replicas):
                 yield f"{name} with a broker {what} that has no replica"
+        if len(set(state.replicas)) < len(state.replicas):
+            yield f"{name} with two replicas on a broker"
         if set(state.isr) & set(state.eligible):
             yield f"{name} with a broker both in the ISR and out of it, but eligible to lead"
         if set(state.adding) & set(state.removing):

@@ -82,6 +82,8 @@ def test_automatic_placement(cluster: Cluster) -> None:
 
 explicit = partial(cordon_scenario, judged=False, mbeans=False)
 MADE = "done, and in a cordoned log dir"
+UNREGISTERED = 99
+"""The id of a broker that does not exist."""
 
 
 def check_explicit(
@@ -129,6 +131,23 @@ def check_explicit(
     state.check()
 
 
+def check_impossible_refused(
+    cluster: Cluster, ask: Callable[[Admin, str, list[int]], object], *, added_to: bool
+) -> None:
+    """Kafka refuses an assignment that names a broker twice, or one that does not exist; no cordon is in force.
+
+    :param ask: requests replicas of a topic of this name on these brokers
+    :param added_to: the topic exists before, with as many replicas on two brokers
+    """
+    first, second, _ = cluster.brokers
+    there = [(first.id, second.id)] if added_to else []
+    for name, ids in {"twice": [second.id, second.id], "unregistered": [first.id, UNREGISTERED]}.items():
+        for assigned in there:
+            cluster.create_topics(NewTopic(name=name, assignment={0: assigned}))
+        asked = partial(ask, first.admin, name, ids)
+        check_refused_without_effect(cluster, name, asked, "INVALID_REPLICA_ASSIGNMENT", "", there=there)
+
+
 def await_made(partition: Partition, broker: Broker) -> LogDir:
     """Wait until the broker's replica is in the ISR; returns its log dir."""
     place = await_until(
@@ -154,6 +173,7 @@ def test_explicit_topic(cluster: Cluster) -> None:
         admin.create_topics([NewTopic(name=name, assignment={0: ids})])
         return Partition(cluster, name, 0)
 
+    check_impossible_refused(cluster, ask, added_to=False)
     check_explicit(cluster, ask, {MADE: EXPLICIT_TOPIC_ACCEPTED}, promised="INVALID_REPLICA_ASSIGNMENT", added_to=False)
 
 
@@ -169,6 +189,7 @@ def test_explicit_partitions(cluster: Cluster) -> None:
         admin.create_partitions(name, 2, [ids])
         return Partition(cluster, name, 1)
 
+    check_impossible_refused(cluster, ask, added_to=True)
     check_explicit(
         cluster, ask, {MADE: EXPLICIT_PARTITIONS_ACCEPTED}, promised="INVALID_REPLICA_ASSIGNMENT", added_to=True
     )
@@ -182,15 +203,19 @@ def test_explicit_partitions(cluster: Cluster) -> None:
 def test_reassigned_onto(cluster: Cluster) -> None:
     """AlterPartitionReassignments onto a broker whose log dirs are all cordoned is refused, with a logged reason."""
 
+    def reassign(admin: Admin, name: str, ids: list[int]) -> None:
+        admin.alter_partition_reassignment(name, 0, ids)
+
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         since = now()
         try:
-            admin.alter_partition_reassignment(name, 0, ids)
+            reassign(admin, name, ids)
         except Refused:
             check_reason_logged(cluster, name, since)
             raise
         return Partition(cluster, name, 0)
 
+    check_impossible_refused(cluster, reassign, added_to=True)
     known = {MADE: REASSIGNMENT_ACCEPTED, "INVALID_REPLICA_ASSIGNMENT": REASSIGNMENT_ANSWERED_OTHERWISE}
     check_explicit(cluster, ask, known, promised="INELIGIBLE_REPLICA", added_to=True)
 

@@ -174,6 +174,7 @@ def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
         ((*BEGUN, record("TOPIC_RECORD", topicId="u", name="orders")), "a topic that there is already"),
         ((*BROKERS, [TOPIC, partition(leaderEpoch=1)]), "whose epochs do not begin with 0"),
         ((*BROKERS, [TOPIC, partition(replicas=[1, 1], isr=[1])]), "with two replicas on a broker"),
+        ((*BEGUN, change(replicas=[1, 2, 2], directories=["1a", "2a", "2a"])), "with two replicas on a broker"),
         ((*BROKERS, [TOPIC, partition(replicas=[1, 9])]), "on broker 9, which is not registered"),
         ((*BROKERS, [TOPIC, partition(isr=[1])]), "a new partition orders-0 without broker 2 in the ISR"),
         ((*BROKERS, [TOPIC, partition(leader=2)]), "whose leader is not the first of the ISR"),
