@@ -107,12 +107,14 @@ def execute(
     return [current for of_plan in _plans(cluster, output) for current in of_plan]
 
 
-def verify(cluster: Cluster, *placements: Placement) -> list[str]:
+def verify(cluster: Cluster, *placements: Placement, preserve_throttles: bool = False) -> list[str]:
     """The tool's lines about moves that are not complete; empty if all are. Removes throttles if all are.
 
+    :param preserve_throttles: pass ``--preserve-throttles``
     :raises FailedOwnPart: the tool failed
     """
-    return unfinished(_run_on(cluster, "--verify", placements), placements)
+    options = ["--preserve-throttles"] if preserve_throttles else []
+    return unfinished(_run_on(cluster, "--verify", placements, *options), placements)
 
 
 def unfinished(output: Sequence[str], placements: Sequence[Placement]) -> list[str]:

@@ -16,7 +16,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.reassign import Placement, cancel, execute, generate, list_under_way
+from harness.cluster.reassign import Placement, cancel, execute, generate, list_under_way, verify
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -73,6 +73,8 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
             check_current(state, orders, current)
             check_settings(coming, dict.fromkeys(THROTTLES, str(AMPLE_RATE)))
             check_throttled(orders, listed(before), listed({coming.id} - {*before}))
+            if place == coming.log_dirs[0]:
+                check_throttles_preserved(cluster, orders, placement)
             await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
             for broker in cluster.brokers:
                 check_settings(broker, dict.fromkeys(THROTTLES))
@@ -95,6 +97,28 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.await_progress(after=now())
     check_no_leftovers(cluster, {"orders", "beside"})
     check_delivery(workload)
+
+
+def check_throttles_preserved(cluster: Cluster, topic: Topic, placement: Placement) -> None:
+    """``--verify --preserve-throttles`` reports the end of a reassignment, and leaves its throttles as they are.
+
+    Another change of configs follows: once a broker knows it, the broker knows what the tool changed, too.
+    """
+    throttled = [
+        topic.cluster.brokers[0].admin.topic_configs(topic.name).get(name) for name in (OF_LEADER, OF_FOLLOWER)
+    ]
+    await_until(
+        lambda: verify(cluster, placement, preserve_throttles=True),
+        lambda unfinished: not unfinished,
+        timeout_s=timeouts.MOVE_S,
+        what=f"kafka-reassign-partitions --verify --preserve-throttles to report that {placement} is done",
+        failure=PromiseBroken,
+    )
+    moving = {place.broker for place in placement.on if isinstance(place, LogDir)}
+    for broker in placement.brokers:
+        broker.configure({"jbod.preserved": topic.name})
+        check_settings(broker, dict.fromkeys(THROTTLES if broker in moving else RATES, str(AMPLE_RATE)))
+    check_throttled(topic, *throttled)
 
 
 def broker_without_replica(cluster: Cluster, partition: Partition) -> tuple[Broker, list[Broker]]:

@@ -208,7 +208,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     tool(
         id="tool-reassign-execute",
         what="kafka-reassign-partitions --execute with log dirs, --throttle, --replica-alter-log-dirs-throttle, "
-        "--timeout; and --verify, until it reports that all is done",
+        "--timeout; and --verify, also with --preserve-throttles, until it reports that all is done",
         words=("--reassignment-json-file",),
         needed_by=REASSIGNED,
     ),
