@@ -93,6 +93,7 @@ def test_log_start(cluster: Cluster) -> None:
             with brokers_down(state, end(broker)):
                 check()
     check()
+    check_dynamic_retention(forever[0])
     await_size_kept(by_size[0])
     check_follows_again(state, by_request)
 
@@ -170,8 +171,15 @@ def check_follows_again(state: StateCheck, topic: Topic) -> None:
     check_same_bytes(log, start=WRITTEN + HOURLY)
 
 
-def await_size_kept(partition: Partition) -> int:
-    """Wait until the leader has ``retention.bytes`` and less than a segment more; returns the start of its log.
+def check_dynamic_retention(partition: Partition) -> None:
+    """A change of ``log.retention.bytes`` of running brokers is in force for a log without its own (KIP-226)."""
+    for broker in partition.cluster.brokers:
+        broker.configure({"log.retention.bytes": str(SEGMENT)})
+    await_size_kept(partition, SEGMENT)
+
+
+def await_size_kept(partition: Partition, retained: int = RETAINED) -> int:
+    """Wait until the leader has as many bytes as are retained and less than a segment more; returns its log start.
 
     :raises PromiseBroken: it has more, or less
     """
@@ -183,9 +191,9 @@ def await_size_kept(partition: Partition) -> int:
 
     await_until(
         size,
-        lambda seen: seen is not None and RETAINED <= seen < RETAINED + SEGMENT,
+        lambda seen: seen is not None and retained <= seen < retained + SEGMENT,
         timeout_s=timeouts.CLEANING_S + until_cleaning_s(partition.cluster),
-        what=f"{leader} to keep {RETAINED} bytes of {partition}, and less than {SEGMENT} more",
+        what=f"{leader} to keep {retained} bytes of {partition}, and less than {SEGMENT} more",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
