@@ -18,7 +18,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange
@@ -36,6 +36,7 @@ from suites.eligible_replicas import (
     created_with_records,
 )
 from suites.leadership import ELECTS_ELIGIBLE
+from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, check_logs_small
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -48,6 +49,7 @@ from suites.steps import (
 )
 
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
+MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
 MANY_CHECKPOINTS = 12  # 6 s: longer than replica.lag.time.max.ms
 WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.ms, after which the ISR shrinks
 
@@ -58,28 +60,35 @@ WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.m
     plan="2. A log directory stops working on a broker during runtime: on both followers, with min.insync.replicas=2",
     builds=HOLDS_HIGH_WATERMARK,
     judged=False,
+    overrides=FREQUENT_CLEANING,
 )
 def test_below_min_isr(cluster: Cluster) -> None:
-    """Both followers' log dirs fail: the leader refuses acks=all, and a record with acks=1 is not shown until then."""
-    events = cluster.create_topic("events", configs=TWO_IN_SYNC)
-    state = StateCheck(cluster, events)
+    """Both followers' log dirs fail: the leader refuses acks=all, and a record with acks=1 is not shown until then.
+
+    Retention does not take it either, and goes on for the leader's other logs.
+    """
+    events = cluster.create_topic("events", configs=TWO_IN_SYNC | EXPIRING)
     leader, followers = leader_of(events[0]), events[0].followers()
+    # Its only replica is all that min.insync.replicas asks for.
+    [beside] = cluster.create_topics(NewTopic(name="beside", assignment={0: [leader.id]}, configs=EXPIRING))
+    state = StateCheck(cluster, events, beside)
     write_untracked_records(events, BEFORE)
     with log_dirs_failed(state, *(Chmod000(events[0].log_dir_on(follower)) for follower in followers)):
         check_refused(lambda: leader.admin.produce(events.name, 0, b"refused", acks=-1), "NOT_ENOUGH_REPLICAS", "")
         write_untracked_records(events, 1, to=leader)
         check_not_shown(events[0], leader)
         check_listed(events, in_sync=1)
+        check_retention_waits(events, beside, leader)
         # A leader waits for followers that were in sync until shortly before, and looks again at the next append.
         await_checkpoints(events[0].log_dir_on(leader), MANY_CHECKPOINTS)
         write_untracked_records(events, 1, to=leader)
         check_not_shown(events[0], leader)
-        check_min_isr_counted(leader, under=1, at=0)
+        check_min_isr_counted(leader, under=1, at=len(beside))
     for in_sync, follower in enumerate(followers, start=2):
         restart_after_healing(state, follower)
-        check_min_isr_counted(leader, under=0, at=int(in_sync == 2))
+        check_min_isr_counted(leader, under=0, at=len(beside) + int(in_sync == 2))
         check_listed(events, in_sync=in_sync)
-    await_shown(events, BEFORE + 2)
+    await_shown(events, BEFORE + 2 + MORE_THAN_TWO)
 
 
 @scenario(
@@ -214,6 +223,19 @@ def check_listed(topic: Topic, *, in_sync: int) -> None:
                 f"{topic[0]} has {in_sync} replicas in sync and min.insync.replicas={least}, and kafka-topics {option} "
                 f"lists {[*seen]}"
             )
+
+
+def check_retention_waits(uncommitted: Topic, beside: Topic, leader: Broker) -> None:
+    """Retention takes no record from the high watermark on, and goes on for the broker's other logs.
+
+    :param uncommitted: its high watermark is in its first segment
+    """
+    for topic in (uncommitted, beside):
+        write_untracked_records(topic, MORE_THAN_TWO, size=1000, to=leader)
+    check_logs_small(beside, on=[leader])
+    start = leader.admin.start_offset(uncommitted.name, 0)
+    if start:
+        raise PromiseBroken(f"retention on {leader} moved the start of {uncommitted[0]} to {start}, above {BEFORE}")
 
 
 def check_not_acked(waits: concurrent.futures.Future[int], leader: Broker) -> None:
