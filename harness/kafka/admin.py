@@ -29,6 +29,7 @@ from kafka.protocol.admin import (
     DescribeProducersRequest,
     DescribeQuorumRequest,
     DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -63,6 +64,7 @@ _EARLIEST, _LATEST, _LATEST_TIERED = -2, -1, -5
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1  # IsolationLevel
 _TOPIC, _BROKER, _LOGGERS = 2, 4, 8  # ConfigResource.Type
 _SET, _DELETE = 0, 1  # AlterConfigOp.OpType
+_PREFERRED = 0  # ElectionType
 _ANY, _ALLOW, _LITERAL = 1, 3, 3  # AclPermissionType and PatternType
 Resource = Literal["topic", "group", "cluster", "transactional_id"]
 _RESOURCES: Mapping[Resource, int] = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}  # ResourceType
@@ -659,6 +661,14 @@ class Admin:
         of_partitions = [each for of_topic in answer.responses for each in of_topic.partitions]
         what = "cancel the reassignment of" if ids is None else "reassign"
         _check(f"{what} {topic}-{partition}{f' to {ids}' if ids else ''}", answer, *of_partitions)
+
+    def elect_preferred_leader(self, topic: str, partition: int) -> None:
+        """Elect the preferred leader of a partition (KIP-183); in ZooKeeper mode ask the controller's broker."""
+        wanted = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[partition])
+        request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=[wanted], timeout_ms=10_000)
+        answer = self._connection.ask(request, timeout_s=15.0)
+        results = [each for of_topic in answer.replica_election_results for each in of_topic.partition_result]
+        _check(f"elect the preferred leader of {topic}-{partition}", answer, *results)
 
     def describe_reassignments(self) -> tuple[Reassignment, ...]:
         """All reassignments that are under way; ask as in :meth:`alter_partition_reassignment`."""

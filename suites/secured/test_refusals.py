@@ -7,6 +7,7 @@ user without any right are refused, and their requests change nothing.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from faults.log_dir import Chmod000
 from faults.targets import leader_of, other_dir
@@ -46,6 +47,24 @@ def moving(topic: str, partition: int, to: LogDir) -> Guarded:
     )
 
 
+def reassigning(topic: str, partition: int, replicas: Sequence[int]) -> Guarded:
+    """AlterPartitionReassignments, which the asked broker hands to the controller."""
+    return Guarded(
+        name="AlterPartitionReassignments",
+        allowed=("mover",),
+        ask=lambda admin: admin.alter_partition_reassignment(topic, partition, replicas),
+    )
+
+
+def electing(topic: str, partition: int) -> Guarded:
+    """ElectLeaders, which the asked broker hands to the controller."""
+    return Guarded(
+        name="ElectLeaders",
+        allowed=("mover",),
+        ask=lambda admin: admin.elect_preferred_leader(topic, partition),
+    )
+
+
 def cordoning(broker: Broker, *log_dirs: LogDir) -> Guarded:
     """IncrementalAlterConfigs of a broker's cordoned log dirs."""
     value = {CORDONED: ",".join(str(each.path) for each in log_dirs)}
@@ -75,12 +94,15 @@ def _errors(states: tuple[LogDirState, ...]) -> dict[str, str | None]:
 @secured_scenario(
     "secured/log-dirs",
     kip=113,
-    plan="authorization: DescribeLogDirs needs DESCRIBE on the cluster, and AlterReplicaLogDirs ALTER",
+    plan="authorization: DescribeLogDirs needs DESCRIBE on the cluster; AlterReplicaLogDirs and reassignments, ALTER",
     builds=VersionRange.parse(">=3.2.0"),  # DescribeLogDirs answers an error (KIP-784); before, with no log dir
     judged=False,
 )
 def test_log_dirs(cluster: Cluster) -> None:
-    """Only the user with the right sees or moves log dirs; after one failed, the others learn nothing of it."""
+    """Only the user with the right sees or moves log dirs; after one failed, the others learn nothing of it.
+
+    They may not reassign partitions or elect leaders either.
+    """
     cluster.allow(*RIGHTS)
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
@@ -88,7 +110,9 @@ def test_log_dirs(cluster: Cluster) -> None:
     source = orders[0].log_dir_on(broker)
     target = other_dir(source)
     move = moving(orders.name, 0, target)
-    for request in (describing(), move):
+    replicas = orders[0].describe().replicas
+    controllers = (reassigning(orders.name, 0, replicas[:1]), electing(orders.name, 0))
+    for request in (describing(), move, *controllers):
         check_only_for(broker, cluster, request)
     state.check()
     check_described(broker, cluster)
