@@ -1,7 +1,8 @@
 """Shows that compaction keeps what readers of committed records need (KIP-98, "Log compaction").
 
 A record that is newer than another one of its key makes the older one obsolete only once its transaction is committed.
-Compaction also waits for ``min.compaction.lag.ms`` (KIP-58), and removes tombstones after ``delete.retention.ms``.
+Compaction also waits for ``min.compaction.lag.ms`` (KIP-58) and for no longer than ``max.compaction.lag.ms`` (KIP-354),
+and removes tombstones after ``delete.retention.ms``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
 LARGER_THAN_BUFFER = 500_000
 """Bytes: a cleaner's buffer has half of ``log.cleaner.io.buffer.size``, which is 512 KiB by default."""
 NO_TOMBSTONES = {"delete.retention.ms": "0"}
+A_SECOND_AT_MOST = {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"}
 AN_HOUR_LATER = {"min.compaction.lag.ms": "3600000"}
 
 
@@ -44,11 +46,13 @@ def test_transactions_compacted(cluster: Cluster) -> None:
 
     They get the tombstone of a deleted key, too, since ``delete.retention.ms`` is a day. In a log where it is 0, the
     second cleaning removes the tombstone. A record there is larger than the cleaner's buffer. A log whose records are
-    too young for compaction keeps all of them.
+    too young for compaction keeps all of them. A log that is never dirty enough is compacted once its records are a
+    second old.
     """
     ledger = cluster.create_topic("ledger", configs=COMPACTED)
     cleaned = cluster.create_topic("cleaned", configs=COMPACTED | NO_TOMBSTONES)
     young = cluster.create_topic("young", configs=COMPACTED | AN_HOUR_LATER)
+    overdue = cluster.create_topic("overdue", configs=COMPACTED | A_SECOND_AT_MOST)
     check_policy_enforced(ledger[0])
     UntrackedProducer(cleaned, "third").delete(b"deleted")
     write_untracked_records(cleaned, 1, size=LARGER_THAN_BUFFER, keys=1)
@@ -56,8 +60,8 @@ def test_transactions_compacted(cluster: Cluster) -> None:
     committed = last_values(first.write(commit=True, count=KEYS, keys=KEYS), KEYS)
     second.write(count=MORE_THAN_TWO, keys=KEYS - 1)
     # The open transaction holds compaction back, so only another log can show that each cleaner had its turn.
-    write_outdated_records(cleaned, young)
-    check_logs_small(cleaned)
+    write_outdated_records(cleaned, young, overdue)
+    check_logs_small(cleaned, overdue)
     check_on_each_replica(ledger, committed)
     write_outdated_records(cleaned)
     second.write(commit=False, count=0)
