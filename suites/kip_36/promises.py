@@ -3,7 +3,7 @@
 KIP-36 ("Proposed Changes", the properties of a rack-aware assignment) promises :func:`over_racks`,
 :func:`even_leaders` and :func:`even_replicas`. KRaft's placer (``StripedReplicaPlacer``, its "Goals", "Constraints" and
 "Algorithm") promises :func:`over_racks_evenly`, :func:`striped` and :func:`in_turn_within_racks`. Both promise
-:func:`well_formed`.
+:func:`well_formed` and :func:`followers_vary`.
 
 The oracle (:mod:`suites.kip_36.oracle`) is separate: it has one algorithm. These promises hold for any algorithm.
 """
@@ -87,6 +87,20 @@ def in_turn_within_racks(racks: Mapping[int, str | None], assignment: Assignment
             in_turn = all(first[index] == first[index - size] for index in range(size, len(first)))
             if len(set(first[:size])) < len(first[:size]) or not in_turn:
                 yield f"from partition {partitions[begin]} on rack {rack} has replicas on {first}, which is not in turn"
+
+
+def followers_vary(assignment: Assignment) -> Iterator[str]:
+    """Over many rounds, the partitions that a broker is to lead have more than one other broker as their next replica.
+
+    ZooKeeper mode shifts the followers in each round, and KRaft shuffles the brokers. So several brokers take over from
+    one that fails.
+    """
+    next_ones = dict[int, Counter[int]]()
+    for leader, follower, *_ in assignment.values():
+        next_ones.setdefault(leader, Counter())[follower] += 1
+    for leader, counts in next_ones.items():
+        if len(counts) == 1 and counts.total() > 1:
+            yield f"all {counts.total()} partitions of broker {leader} are followed by broker {next(iter(counts))}"
 
 
 def _even(does: str, counts: Counter[int], racks: Racks) -> Iterator[str]:

@@ -35,7 +35,9 @@ EACH_ITS_OWN = ("rack3", "rack4", "rack6", "rack7", "rack5", "rack8")
 PASSED_OVER = ((12, 1),) * 12
 """Shapes for which KRaft skips a rack two times in three, if each broker has its own rack."""
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
-MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
+ROUNDS = 10
+"""Rounds of partitions, in each of which every broker is a preferred leader once."""
+MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12, "topics of many rounds": 1}
 
 
 @scenario(
@@ -56,6 +58,7 @@ def test_placement(cluster: Cluster) -> None:
     for name, racks in (("uneven", UNEVEN), ("one", ONE)):
         reset_with_racks(cluster, racks)
         propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
+    check_followers_vary(cluster, evidence)
     reset_with_racks(cluster, GROWING, only=4)
     check_one_more_replica_refused(cluster)
     old = try_shapes(cluster, evidence, "four")
@@ -72,6 +75,13 @@ def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None
     """Delete all topics, and change to these racks and so many brokers."""
     cluster.delete_topics(*cluster.topics.values())
     change_racks(cluster, racks, only=only)
+
+
+def check_followers_vary(cluster: Cluster, evidence: Evidence) -> None:
+    """A topic of many rounds of partitions, all in one rack: each broker's partitions have several next replicas."""
+    for what, assignment in assignments(cluster, create(cluster, "rounds", [(ROUNDS * len(ONE), 2)])).items():
+        evidence.tried("topics of many rounds")
+        evidence.holds(what, promises.followers_vary(assignment))
 
 
 def check_one_more_replica_refused(cluster: Cluster) -> None:

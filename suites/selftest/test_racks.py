@@ -238,6 +238,13 @@ def test_brokers_that_don_t_come_in_turn_within_their_rack_are_reported(leads: A
     assert_reported(promises.in_turn_within_racks(EVEN, leads), "which is not in turn")
 
 
+def test_followers_that_are_always_the_same_are_reported() -> None:
+    in_turn = [(1, 2), (2, 3), (3, 1)]
+    assert_reported(promises.followers_vary(dict(enumerate(in_turn * 2))), "all 2 partitions of broker 1 are followed")
+    assert not list(promises.followers_vary(dict(enumerate([*in_turn, (1, 3), (2, 1), (3, 2)]))))
+    assert not list(promises.followers_vary(dict(enumerate(in_turn))))
+
+
 def assert_reported(found: Iterable[str], says: str) -> None:
     sentences = list(found)
     assert any(re.search(says, sentence) for sentence in sentences), sentences
