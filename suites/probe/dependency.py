@@ -144,6 +144,7 @@ REASSIGNED_BY_REQUEST = (
     "known-bugs/reassigned-beside-failed",
     "migration/to-kraft",
     "schedules",
+    "secured/log-dirs",
     "tiered/reassigned",
     "upgrade/amid-move",
 )

@@ -101,6 +101,15 @@ def _commit(trial: Trial) -> None:
     )
 
 
+def _elect(trial: Trial) -> bool:
+    """The preferred leader leads already."""
+    try:
+        trial.admin.elect_preferred_leader(TOPIC, 0)
+    except Refused as refused:
+        return refused.error == "ELECTION_NOT_NEEDED"
+    return False
+
+
 SHARE_GROUP, MEMBER = "share-group", "member"
 
 
@@ -181,6 +190,7 @@ _request("InitProducerId", 0, _producer_id)
 _request("OffsetCommit", 2, _commit)
 _request("OffsetFetch", 7, lambda trial: trial.admin.committed_offset("group", TOPIC, 0, stable=True) == 1)
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
+_request("ElectLeaders", 0, _elect)
 _request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
 _request("ShareGroupHeartbeat", 1, _join)
 _request("ShareFetch", 2, _acquire)
