@@ -230,7 +230,9 @@ class _History:
             if why := self._inactive(after.leader):
                 yield f"a change of {name} that elects broker {after.leader}, which {why}"
             clean = {*before.isr, *before.eligible}
-            if after.leader not in clean and not reverted and not after.recovering:
+            ended = after.leader in before.adding and not after.adding
+            joined = ended and set(before.isr) & set(after.replicas) < set(after.isr)  # which ends the reassignment
+            if after.leader not in clean and not reverted and not joined and not after.recovering:
                 yield f"a change of {name} that elects broker {after.leader} from outside the ISR, and does not say so"
         if after.directories and after.replicas == before.replicas and before.directories:
             moved = [b for b in after.replicas if after.directory(b) != before.directory(b)]

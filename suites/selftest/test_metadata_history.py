@@ -66,6 +66,7 @@ REPLACED = change(
     removingReplicas=[],
     directories=["2a", "3a"],
 )
+JOINED = change(replicas=[2, 3], isr=[2, 3], leader=3, addingReplicas=[], removingReplicas=[], directories=["2a", "3a"])
 ALONE = partition(replicas=[1], isr=[1], directories=["1a"])
 FIRST_LEADS = change(leader=1)
 UNCLEAN = change(isr=[2], leader=2, leaderRecoveryState=1)
@@ -104,6 +105,7 @@ def test_a_log_of_kafka_has_nothing_irregular() -> None:
         (*BROKERS, [TOPIC, partition(directories=[])], change(directories=[MIGRATING, "2b"])),
         (*BEGUN, [changed(2, fenced=1), change(isr=[1], eligibleLeaderReplicas=[2])], changed(2, fenced=-1), CLEARED),
         (*BEGUN, GROWN, REPLACED),
+        (*BEGUN, GROWN, JOINED),  # the last replica joins the ISR, which ends the reassignment, and leads
         (*BEGUN, GROWN, [change(replicas=[1, 2], isr=[1], leader=1, addingReplicas=[], directories=["1a", "2a"])]),
         (
             *BEGUN,
@@ -180,6 +182,7 @@ def test_what_a_controller_may_do_is_regular(batches: Sequence[Batch]) -> None:
         ((*BROKERS, [TOPIC, partition(leader=2)]), "whose leader is not the first of the ISR"),
         ((*BEGUN, [changed(1, fenced=1), SHRUNK[1]]), "broker 1 as leader of orders-0, though it is fenced"),
         ((*BEGUN, change(isr=[1]), change(isr=[2], leader=2)), "elects broker 2 from outside the ISR"),
+        ((*BEGUN, GROWN, change(isr=[3], leader=3)), "elects broker 3 from outside the ISR"),
         ((*BEGUN, change(directories=["1b", "2b"])), "assigns replicas of several brokers, [1, 2], to other log dirs"),
         ((*BEGUN, change(directories=["3a", "2a"])), "on broker 1 in a log dir of broker 3"),
         (
