@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from harness.kafka import mbeans
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic, Producer, Refused
 from harness.kafka.share_group import Acquired, ShareSession, heartbeat
+from harness.kafka.transaction_requests import describe_transaction, write_marker
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.dependencies import DEPENDENCIES
@@ -84,6 +85,25 @@ def _producer_id(trial: Trial) -> bool:
         retry_on=(Refused,),  # it first gets a block of ids
     )
     return producer.id >= 0 and producer.epoch == 0
+
+
+def _refuses_marker(trial: Trial, *, epoch_bumped: bool = False) -> bool:
+    """A broker refuses a marker for a partition that it does not have."""
+    nobody, nowhere = Producer(id=1, epoch=0), PARTITIONS
+    try:
+        write_marker(trial.connection, TOPIC, nowhere, nobody, coordinator_epoch=0, epoch_bumped=epoch_bumped)
+    except Refused as refused:
+        return refused.error == "UNKNOWN_TOPIC_OR_PARTITION"
+    return False
+
+
+def _describe_transaction(trial: Trial) -> bool:
+    """A broker that has no transaction log, or an empty one, describes no transaction."""
+    try:
+        describe_transaction(trial.connection, "unknown")
+    except Refused as refused:
+        return refused.error in ("NOT_COORDINATOR", "TRANSACTIONAL_ID_NOT_FOUND")
+    return False
 
 
 def _commit(trial: Trial) -> None:
@@ -187,6 +207,9 @@ _request("Produce", 3, lambda trial: trial.admin.produce(TOPIC, 3, b"by request"
 _request("Fetch", 4, lambda trial: b"by request" in trial.admin.fetch(TOPIC, 3, RECORDS // PARTITIONS))
 _request("OffsetForLeaderEpoch", 3, lambda trial: trial.admin.end_of_epoch(TOPIC, 0, 0) == (0, RECORDS // PARTITIONS))
 _request("InitProducerId", 0, _producer_id)
+_request("WriteTxnMarkers", 1, _refuses_marker)
+_request("WriteTxnMarkers", 2, lambda trial: _refuses_marker(trial, epoch_bumped=True), id="request-WriteTxnMarkers-v2")
+_request("DescribeTransactions", 0, _describe_transaction)
 _request("OffsetCommit", 2, _commit)
 _request("OffsetFetch", 7, lambda trial: trial.admin.committed_offset("group", TOPIC, 0, stable=True) == 1)
 _request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))

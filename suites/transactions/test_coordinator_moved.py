@@ -6,18 +6,34 @@ as its leader's replica leaves.
 
 from __future__ import annotations
 
+import functools
+import operator
+from contextlib import closing
+
 from faults.targets import leader_of, other_dir
+from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
+from harness.errors import PromiseBroken
 from harness.journal import now
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.transaction_requests import describe_transaction
+from harness.kafka.versions import VersionRange
 from harness.runner.case_workload import CaseWorkload
+from harness.waiting import await_until
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_no_leftovers, check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import finish_move, reassign_by_request
+from suites.transactions.test_idempotence import new_producer
 
 RECORDS = 300
+DESCRIBES = VersionRange.parse(">=3.0")
+"""The builds that describe transactions (KIP-664)."""
 
 
 @scenario(
@@ -34,6 +50,7 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
     log = coordinator_log[0]
     coordinator, [follower] = leader_of(log), log.followers()
     [third] = (broker for broker in cluster.brokers if broker not in (coordinator, follower))
+    new_producer(coordinator, "known")
     with workload.running(orders, transactional=Transactions()) as pair:
         pair.await_progress(after=now(), records=RECORDS)
         there = other_dir(log.log_dir_on(coordinator))
@@ -42,7 +59,37 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
         state.check()
         pair.await_progress(after=now(), records=RECORDS)
         reassign_by_request(state, log, third, follower)
+        check_only_coordinator(log, "known")
         pair.await_progress(after=now(), records=RECORDS)
     check_delivery(workload)
     check_same_bytes(*coordinator_log.partitions)
     check_no_leftovers(cluster, {coordinator_log.name})
+
+
+def check_only_coordinator(log: Partition, transactional_id: str) -> None:
+    """The leader of the coordinator's log knows the transactional id, and the other brokers send clients to it.
+
+    A broker that was the coordinator must forget its transactions. A transactional request would not show that: it also
+    fails as the broker cannot write to the log.
+    """
+    if log.cluster.distribution.version not in DESCRIBES:
+        return
+    leader = log.leader()
+    for broker in log.cluster.live_brokers():
+        wanted = "Empty" if broker == leader else "NOT_COORDINATOR"
+        await_until(
+            functools.partial(_state_or_error, broker, transactional_id),
+            functools.partial(operator.eq, wanted),
+            timeout_s=timeouts.QUESTION_S,
+            what=f"{broker} to answer {wanted} for the transactional id {transactional_id} of {leader}",
+            retry_on=(NoAnswer,),
+            failure=PromiseBroken,
+        )
+
+
+def _state_or_error(broker: Broker, transactional_id: str) -> str:
+    with closing(broker.new_connection()) as connection:
+        try:
+            return describe_transaction(connection, transactional_id)
+        except Refused as refused:
+            return refused.error

@@ -77,13 +77,14 @@ def check_new_ids(brokers: Iterable[Broker], given: set[int]) -> None:
         given.add(id)
 
 
-def new_producer(broker: Broker) -> Producer:
+def new_producer(broker: Broker, transactional_id: str | None = None) -> Producer:
     """Return a new producer, which gets its id from this broker.
 
+    :param transactional_id: that of a transactional producer, whose coordinator the broker is
     :raises PromiseBroken: the broker gives none
     """
     return await_until(
-        broker.admin.init_producer_id,
+        lambda: broker.admin.init_producer_id(transactional_id),
         timeout_s=timeouts.REQUEST_S,
         what=f"{broker} to give a producer id",
         retry_on=(NoAnswer, Refused),  # ZooKeeper, or the controller, first gives the broker a block of ids

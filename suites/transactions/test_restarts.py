@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from contextlib import closing
 
 from faults.broker import BrokerKilled, BrokerStopped
 from harness import timeouts
@@ -17,8 +18,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.admin import Producer, Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.transaction_requests import write_marker
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
 from suites.checks import check_refused
@@ -34,6 +36,8 @@ SUPERSEDED = "_FENCED|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH"
 ABANDONED_MS = 8000  # the time-out of a transaction: far longer than its records take
 VERIFIES = VersionRange.parse(">=3.6")
 """The builds that verify that a transaction has begun before they write its records (KIP-890)."""
+BUMPS_EPOCH = VersionRange.parse(">=4.2")
+"""The builds whose leaders know by a marker's epoch that it is of an earlier transaction (KIP-890, KIP-1228)."""
 MANY = 700  # records: the second transaction begins in one segment and ends in the next
 
 
@@ -108,6 +112,7 @@ def test_zombie_producer(cluster: Cluster) -> None:
         check_fenced(cluster, attempt)
         check_reads(ledger, "read_committed", kept)  # the new producer's transaction is not committed
         began += new.write(count=1)  # nor aborted
+    check_stale_markers_refused(ledger[0])
     new.write(commit=True, count=0)
     check_reads(ledger, "read_committed", [*kept, *began])
     abandoned = UntrackedProducer(ledger, "abandoned", timeout_ms=ABANDONED_MS).write()
@@ -129,6 +134,26 @@ def check_unbegun_refused(partition: Partition) -> None:
     write = functools.partial(partition.leader().admin.produce, partition.topic, partition.index, b"unbegun", acks=-1)
     unbegun = functools.partial(write, producer=producer, sequence=0, transactional_id="unbegun")
     check_refused(unbegun, "INVALID_TXN_STATE", "")
+
+
+def check_stale_markers_refused(partition: Partition) -> None:
+    """The leader refuses to end the open transaction by a marker of an earlier coordinator, or of an earlier one.
+
+    An earlier transaction's marker that is late has the epoch of the next transaction, if each has its own (KIP-890).
+    """
+    leader, key = partition.leader(), (partition.topic, partition.index)
+    known = leader.admin.describe_producers(*key)
+    [began] = (each for each in known if each.open_since is not None)
+    producer = Producer(id=began.producer, epoch=began.epoch)
+    with closing(leader.new_connection()) as connection:
+        end = functools.partial(write_marker, connection, *key, producer)
+        earlier = functools.partial(end, coordinator_epoch=began.coordinator_epoch - 1)
+        check_refused(earlier, "TRANSACTION_COORDINATOR_FENCED", "")
+        if partition.cluster.distribution.version in BUMPS_EPOCH:
+            late = functools.partial(end, coordinator_epoch=began.coordinator_epoch, epoch_bumped=True)
+            check_refused(late, "INVALID_PRODUCER_EPOCH", "")
+    if (now_known := leader.admin.describe_producers(*key)) != known:
+        raise PromiseBroken(f"{leader} refused markers of {partition}, and its producers are {now_known}, not {known}")
 
 
 def check_fenced(cluster: Cluster, attempt: Callable[[], object]) -> None:
