@@ -97,6 +97,14 @@ class MetadataLogRead(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetadataLogUnread(Event):
+    """The metadata log could not be read at the end of the case."""
+
+    kind = "metadata_log.unread"
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged(Event):
     """The judge gave its verdict."""
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from harness.cluster.cluster import Cluster
 from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.errors import BuildLacks, ToolFailed
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata_records import dump_records, files_of
 from harness.measure.metadata_history import irregular
@@ -15,11 +16,12 @@ from harness.measure.metadata_history import irregular
 def journal_metadata_log(cluster: Cluster, known: Collection[str]) -> dict[str, str]:
     """Read the log of the active controller, and write ``metadata_log.read``. Without one, nothing is read.
 
+    On a build whose tool or records are others, it writes ``metadata_log.unread``: ``jbod probe`` says what is missing.
+
     In a reused cluster, the records that emptied it belong to the case after that.
 
     :param known: patterns of what is irregular and known; it is not in the event
     :returns: the first of what is known, by its pattern
-    :raises ToolFailed: Kafka's tool can't read the log
     """
     if not isinstance(cluster.quorum, KRaftQuorum):
         return {}
@@ -27,10 +29,19 @@ def journal_metadata_log(cluster: Cluster, known: Collection[str]) -> dict[str, 
         controller = cluster.active_controller()
     except NoAnswer:
         return {}
-    records = dump_records(cluster.distribution, *files_of(cluster.quorum.metadata_log(controller)))
-    since, until = cluster.metadata_read_until, records[-1].offset + 1 if records else 0
+    since = cluster.metadata_read_until
+    try:
+        records = dump_records(cluster.distribution, *files_of(cluster.quorum.metadata_log(controller)))
+        found = irregular(records, since=since)
+    except (ToolFailed, BuildLacks, OSError) as error:
+        cluster.journal.write("metadata_log.unread", why=str(error))
+        return {}
+    except KeyError as error:
+        cluster.journal.write("metadata_log.unread", why=f"a record has no field {error}")
+        return {}
+    until = records[-1].offset + 1 if records else 0
     explained, others = dict[str, str](), list[str]()
-    for each in map(str, irregular(records, since=since)):
+    for each in map(str, found):
         if (pattern := next((pattern for pattern in known if re.search(pattern, each)), None)) is None:
             others.append(each)
         else:

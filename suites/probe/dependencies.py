@@ -471,6 +471,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         modes=KRAFT,
     ),
     Dependency(
+        id="records-history",
+        kind="metadata record",
+        what="kafka-dump-log --cluster-metadata-decoder shows the records of brokers, topics and partitions, with the "
+        "fields that the controller's rules are about",
+        without="the metadata log is not judged; the journal has metadata_log.unread",
+        modes=KRAFT,
+    ),
+    Dependency(
         id="records-cordons",
         kind="metadata record",
         what="kafka-dump-log --cluster-metadata-decoder shows a broker's cordoned log dirs",

@@ -56,6 +56,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-rot-refused",
+        what="a follower logs that a batch which it fetched has a wrong checksum",
+        words=(r"Found invalid messages during fetch for partition {partition} offset (\d+)",),
+        needed_by=("logs/leader-rots",),
+        without="this case is invalid",
+        tried=False,
+    ),
+    log_line(
         id="log-not-created",
         what="a broker logs that it does not create a replica that is not new to it, since a log dir is bad",
         words=(r"Can not create log for {partition} because log directories \S+ are offline",),

@@ -18,9 +18,11 @@ from harness.kafka import tool_answers
 from harness.kafka.broker_properties import refusals
 from harness.kafka.java_client import cordoned_flags, metadata_versions
 from harness.kafka.main_classes import exit_hook
+from harness.kafka.metadata_records import dump_records, files_of
 from harness.kafka.tools import tool_output
 from harness.kafka.tools_jvm import public_methods, tool_lines
 from harness.kafka.versions import Tool
+from harness.measure.metadata_history import irregular
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
@@ -332,6 +334,21 @@ def _directories(trial: Trial) -> str:
     if seen.online.get(1) != ids:
         raise Lacking(f"it shows {len(seen.online.get(1, ()))} log dirs of broker 1, which has {len(ids)}")
     return f"{len(ids)} log dirs, {len(seen.assigned)} partitions"
+
+
+@tries("records-history")
+def _history(trial: Trial) -> str:
+    assert isinstance(trial.cluster.quorum, KRaftQuorum)
+    log = trial.cluster.quorum.metadata_log(trial.controller)
+    records = dump_records(trial.cluster.distribution, *files_of(log))
+    wanted = {"REGISTER_BROKER_RECORD", "TOPIC_RECORD", "PARTITION_RECORD"}
+    if missing := wanted - {record.kind for record in records}:
+        raise Lacking(f"it has no {' and no '.join(sorted(missing))}")
+    try:
+        found = irregular(records)
+    except KeyError as error:
+        raise Lacking(f"a record has no field {error}") from error
+    return f"{len(records)} records, {len(found)} irregular"
 
 
 @tries("records-cordons")

@@ -423,4 +423,8 @@ def test_a_real_mutant_is_caught_and_the_unchanged_build_is_valid(tmp_path: Path
     [unchanged] = [trials for file in tmp_path.glob("trials/unchanged-*") for trials in Trials(file, 1).all]
     assert (unchanged.case, unchanged.verdict) == (entry["case"], "valid")
     assert entry["trials"][-1]["reached"] > 0
+    lines = [line for file in tmp_path.glob("runs/**/events.jsonl") for line in file.read_text().splitlines()]
+    looks = [json.loads(line) for line in lines if '"metadata_log.read"' in line]
+    assert looks
+    assert all(look["until"] > 20 for look in looks)
     assert not [*tmp_path.glob("runs/broker-*/ledger.jsonl")]
