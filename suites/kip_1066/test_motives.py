@@ -99,12 +99,13 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
 
     It has the fewest replicas all the while, so without the cordon it would get new ones. Its cordon can be
     removed only at the end. Until then the broker has a cordon for a log dir that it no longer has, and must place new
-    replicas on the other one.
+    replicas on the other one. Another broker may then have the disk.
     """
     orders = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
     leaving = orders[0].log_dir_on(broker)
+    disk = directory_of(leaving)
     staying = other_dir(leaving)
     with workload.running(orders) as pair, topics_created(state) as creation:
         creation.add_new_topics(at_least=3)
@@ -128,6 +129,7 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
         check_some_in(state, staying, creation.add_new_topics(at_least=ENOUGH))
         pair.await_progress(after=now())
     check_delivery(workload)
+    check_ids_free(cluster, [disk])
 
 
 def check_some_in(state: StateCheck, log_dir: LogDir, topics: Sequence[Topic]) -> None:
