@@ -122,8 +122,19 @@ def test_zombie_producer(cluster: Cluster) -> None:
     check_reads(ledger, "read_committed", [*kept, *began, *behind])
     check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began, *abandoned, *behind])
     check_same_bytes(*ledger.partitions)
+    check_ends_without_topic(cluster)
     if cluster.distribution.version in VERIFIES:
         check_unbegun_refused(ledger[0])
+
+
+def check_ends_without_topic(cluster: Cluster) -> None:
+    """A transaction ends though its topic was deleted amid it, so another producer can take over its id."""
+    doomed = cluster.create_topic("doomed")
+    producer = UntrackedProducer(doomed, "outlives", transactional_id="outlives")
+    producer.write()
+    cluster.delete_topics(doomed)
+    producer.write(commit=True, count=0)
+    UntrackedProducer(doomed, "successor", transactional_id="outlives")
 
 
 def check_unbegun_refused(partition: Partition) -> None:
