@@ -37,6 +37,17 @@ COORDINATOR_RELOADED = Deviation(
     deterministic=False,  # only if a record of the coordinator's log waited for followers as it was loaded
 )
 
+MARKER_SKIPPED = Deviation(
+    kip=112,
+    promised="a transaction whose partition has no leader ends there once it has one again",
+    actual="the coordinator takes the partition for deleted and completes the transaction without a marker there: "
+    "read_committed consumers get nothing more of the partition",
+    issue="KAFKA-20734",
+    builds=VersionRange.parse(">=4.3.0"),
+    modes=(Mode.KRAFT,),
+    pollutes=False,
+)
+
 GOOD_LOG_DIR_OFFLINE_AMID_SWAP = Deviation(
     kip=112,
     promised="a broker whose log dirs are all good starts",

@@ -318,7 +318,13 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         modes=KRAFT,
         builds=VersionRange.parse(">=4.2"),
     ),
-    request("DescribeTransactions", 0, "transactions/coordinator-log-moved", builds=">=3.0"),
+    request(
+        "DescribeTransactions",
+        0,
+        "transactions/coordinator-log-moved",
+        "transactions/lone-log-dir",
+        builds=">=3.0",
+    ),
     request("OffsetCommit", 2, *GROUPS),
     request("OffsetFetch", 7, *GROUPS, builds=">=2.5"),
     request("ShareGroupHeartbeat", 1, "share", builds=">=4.2", modes=KRAFT),
@@ -333,7 +339,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         id="requests-of-brokers",
         kind="request",
         what="AlterPartition v3, BrokerRegistration v3, BrokerHeartbeat v1 and AssignReplicasToDirs v0, which brokers "
-        "send to the controller",
+        "send to the controller, and Fetch v15, by which followers name their broker epochs",
         needed_by=("disks/leader-stopped", "races/shutting-down", "secured/broker-reports"),
         modes=KRAFT,
         without="the case is unknown, since the controller gives no answer",

@@ -20,7 +20,6 @@ from harness.journal import now
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.transaction_requests import describe_transaction
-from harness.kafka.versions import VersionRange
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.producer import Transactions
@@ -30,10 +29,9 @@ from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import finish_move, reassign_by_request
 from suites.transactions.test_idempotence import new_producer
+from suites.transactions.test_transactions import DESCRIBES
 
 RECORDS = 300
-DESCRIBES = VersionRange.parse(">=3.0")
-"""The builds that describe transactions (KIP-664)."""
 
 
 @scenario(
