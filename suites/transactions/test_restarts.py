@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 
-from faults.broker import BrokerKilled, BrokerStopped
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
@@ -28,7 +29,7 @@ from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import brokers_down, make_leader
+from suites.steps import brokers_down, make_leader, reassign_by_request
 from suites.transactions.test_idempotence import EXPIRES_OFTEN
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
@@ -49,7 +50,10 @@ MANY = 700  # records: the second transaction begins in one segment and ends in 
     overrides=EXPIRES_OFTEN,
 )
 def test_restarted_with_open(cluster: Cluster) -> None:
-    """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all."""
+    """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all.
+
+    Then it dies with a marker that it was sent: the coordinator sends the marker to the next leader.
+    """
     ledger = cluster.create_topic("ledger", configs=SMALL_SEGMENTS)
     coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
     state = StateCheck(cluster, ledger, coordinator_log)
@@ -75,6 +79,12 @@ def test_restarted_with_open(cluster: Cluster) -> None:
         everything, committed = [*everything, *left_open, *hidden], [*committed, *left_open, *hidden]
         check_reads(ledger, "read_committed", committed)
         check_reads(ledger, "read_uncommitted", everything)
+    reassign_by_request(state, coordinator_log[0], *cluster.others(broker))  # no marker ends with its coordinator
+    committed = [*committed, *first.write()]
+    with injected(BrokerPaused(broker)):
+        first.write(commit=True, count=0)  # the coordinator answers before the leader has the marker
+        with brokers_down(state, BrokerKilled(broker)):
+            check_reads(ledger, "read_committed", committed)
     check_same_bytes(*ledger.partitions)
 
 
