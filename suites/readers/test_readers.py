@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of, other_dir
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition
+from harness.cluster.own_part import OwnPart
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
@@ -32,6 +33,8 @@ from suites.state_check import StateCheck
 from suites.steps import finish_move, log_dirs_failed, reassign_by_request, restart_after_healing
 
 READERS = (Stream(), Group())
+SESSION_MS = 6000
+"""The least session time-out that brokers allow by default."""
 
 
 # Fresh: before 4.0, a group coordinator does not load a partition of its log again if the leader epoch became smaller.
@@ -75,10 +78,12 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     memberless = MemberlessGroup("memberless", offsets[0], orders[0])
     memberless.commit(1)
     with workload.running(orders, readers=READERS) as pair:
+        die_in_group("deserted", orders)
         with log_dir_failed_amid_commits(state, fail_log_dir(log_dir), memberless, offsets) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
+            check_deserted("deserted", cluster)
             try:
                 pair.stop()  # a member leaves, and another one starts at its committed offsets
             finally:  # if the commits are lost, the pair fails
@@ -134,6 +139,45 @@ def test_coordinator_log_moved(cluster: Cluster, workload: CaseWorkload) -> None
     check_group_commits(cluster.journal, since=began)
 
 
+def die_in_group(group: str, topic: Topic) -> None:
+    """Let the only member of a group end without a word: its coordinator removes it as its session ends.
+
+    It is a static member (KIP-345), since all others leave the group as they close.
+
+    :raises PromiseBroken: it is assigned no partitions in time
+    """
+    settings = {"group.id": group, "group.instance.id": group, "session.timeout.ms": SESSION_MS, "log_level": 0}
+    client = Consumer({**topic.cluster.bootstrap.librdkafka, **settings})
+
+    def assigned_partitions() -> int:
+        client.poll(0.1)
+        return len(client.assignment())
+
+    try:
+        client.subscribe([topic.name])
+        await_until(
+            assigned_partitions,
+            lambda assigned: assigned == len(topic),
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"the only member of the group {group} to be assigned all partitions of {topic}",
+            failure=OwnPart(topic.cluster, "assign partitions", needs_all=False).unserved,
+        )
+    finally:
+        client.close()
+
+
+def check_deserted(group: str, cluster: Cluster) -> None:
+    """The coordinator of a group removes its last member after the member's session, though another one let it in."""
+    await_until(
+        lambda: members_of(group, cluster),
+        lambda members: not members,
+        timeout_s=SESSION_MS / 1000 + timeouts.PROGRESS_S,
+        what=f"the coordinator of the group {group} to remove its member, which sends no heartbeats",
+        retry_on=(KafkaException, TimeoutError),
+        failure=PromiseBroken,
+    )
+
+
 def check_stranger_refused(pair: Pair, log: Partition) -> None:
     """The coordinator of a group with members takes no offset from other clients, nor of an earlier generation.
 
@@ -151,16 +195,17 @@ def a_member_of(group: str, cluster: Cluster) -> str:
 
     :raises PromiseBroken: it names none
     """
-    client = AdminClient({**cluster.bootstrap.librdkafka})
-
-    def ids() -> list[str]:
-        [described] = client.describe_consumer_groups([group]).values()
-        return [member.member_id for member in described.result(timeouts.REQUEST_S).members]
-
     return await_until(
-        ids,
+        lambda: members_of(group, cluster),
         timeout_s=timeouts.PROGRESS_S,
         what=f"the coordinator of the group {group} to name its members",
         retry_on=(KafkaException, TimeoutError),
         failure=PromiseBroken,
     )[0]
+
+
+def members_of(group: str, cluster: Cluster) -> list[str]:
+    """The ids of the members that a consumer group's coordinator names."""
+    client = AdminClient({**cluster.bootstrap.librdkafka, "log_level": 0})
+    [described] = client.describe_consumer_groups([group]).values()
+    return [member.member_id for member in described.result(timeouts.REQUEST_S).members]
