@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import count
 
 from harness.cluster.broker import Broker
@@ -17,8 +18,10 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.session_loss import lost_session
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
+from harness.kafka.admin import Refused
 from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
+from harness.kafka.follower_requests import fetch_as_process
 from suites.controllers import quorum_of
 from suites.observations import directories
 
@@ -167,6 +170,35 @@ def check_stale_refused(partition: Partition, broker: Broker) -> None:
         if error != wanted and (lost := lost_session(cluster, but=(), since=broker.started_at)):
             raise lost.blamed(f"the controller answered {error} to {what}, instead of {wanted}")
         _check(cluster, what, error, wanted)
+
+
+def check_stale_fetch_refused(partition: Partition, broker: Broker) -> None:
+    """A leader refuses a fetch of a follower's earlier process, which would raise the high watermark (KIP-903).
+
+    The follower must have been restarted. Its present process may fetch from any offset.
+
+    :raises Inconclusive: a broker has lost its session since the restart, on a busy machine
+    """
+    cluster, leader, topic_id = partition.cluster, partition.leader(), uuid.UUID(partition.describe().topic_id)
+    [*_, earlier, latest] = directories(cluster).epochs[broker.id]
+
+    def answer(epoch: int) -> str | None:
+        follower = BrokerEpoch(id=broker.id, epoch=epoch)
+        with closing(leader.new_connection()) as connection:
+            try:
+                fetch_as_process(connection, partition.topic, topic_id, partition.index, 0, follower=follower)
+            except Refused as refused:
+                return refused.error
+        return None
+
+    answers = [answer(earlier), answer(latest)]
+    wanted = ["NOT_LEADER_OR_FOLLOWER", None]
+    if answers != wanted:
+        seen = f"{leader} answered {answers} to fetches of the earlier and the present process of {broker}"
+        if lost := lost_session(cluster, but=(), since=broker.started_at):
+            raise lost.blamed(f"{seen}, instead of {wanted}")
+        raise PromiseBroken(f"{seen}, instead of {wanted}")
+    cluster.journal.write("leader.refused", what=f"a fetch of {broker} with its earlier epoch", error=answers[0])
 
 
 def _controller(cluster: Cluster) -> Connection:

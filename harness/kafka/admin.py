@@ -81,7 +81,12 @@ _BEGINS_NONE = 10  # a version of Produce that begins no transaction, and knows 
 _BY_NAME = 7  # the last version of OffsetCommit and OffsetFetch for one group, that names topics, in every build
 _BY_REPLICA_ID = 14  # the last version of Fetch in which a follower names no broker epoch
 # Errors that have other names in kafka-python.
-_MISNAMED = {-1: "UNKNOWN_SERVER_ERROR", 10: "MESSAGE_TOO_LARGE", 39: "INVALID_REPLICA_ASSIGNMENT"}
+_MISNAMED = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    39: "INVALID_REPLICA_ASSIGNMENT",
+}
 
 
 class Refused(HarnessError):

@@ -31,7 +31,7 @@ from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
-from suites.broker_epochs import check_not_in_isr, check_one_process, check_stale_refused
+from suites.broker_epochs import check_not_in_isr, check_one_process, check_stale_fetch_refused, check_stale_refused
 from suites.checks import MAY_END, check_delivery, check_logged, check_not_noticed
 from suites.followers_behind import injected_ahead
 from suites.log_cleaning import SMALL_SEGMENTS
@@ -227,7 +227,7 @@ def test_leader_stopped(cluster: Cluster, workload: CaseWorkload) -> None:
     """A leader is stopped under load: it ends in time, and others lead its partitions by then.
 
     A topic that is created while it is down has all its replicas on the other brokers. In KRaft it is in no ISR while
-    it is down, and the controller refuses the process before its restart, and other requests that are out of date.
+    it is down. Controller and leaders refuse the process before its restart, and other requests that are out of date.
     """
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     state = StateCheck(cluster, orders)
@@ -250,6 +250,7 @@ def test_leader_stopped(cluster: Cluster, workload: CaseWorkload) -> None:
             check_not_in_isr(orders[0], victim, process=-2)
             check_one_process(cluster, victim)
             check_stale_refused(orders[0], victim)
+            check_stale_fetch_refused(orders[0], victim)
             state.check()
         pair.await_progress(after=now())
     check_delivery(workload)
