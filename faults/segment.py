@@ -22,6 +22,9 @@ from harness.errors import FaultNotProven
 _ABORTED_BYTES = 34
 _ABORTED_PRODUCER_END = 10
 _ABORTED_FIRST_END = 18
+# Fields of a snapshot of producers: version (2 bytes), CRC (4), count (4); of each producer: id (8), epoch (2),
+# last sequence number (4).
+_LAST_SEQUENCE_END = 24
 
 
 class BitsFlipped(Fault):
@@ -150,6 +153,24 @@ class SnapshotByteFlipped(BitsFlipped):
         """The first byte of the text, where it occurs first."""
         at = content.find(self._text)
         return [] if at < 0 else [at]
+
+
+class ProducerSnapshotFlipped(BitsFlipped):
+    """Flips one bit of the last sequence number of a producer, in the newest snapshot of a log's producers.
+
+    The broker must be down: a clean stop writes a snapshot. A snapshot has a CRC, which a broker checks as it loads it.
+    """
+
+    name = "producer_snapshot_byte_flipped"
+    suffix = "snapshot"
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
+        super().__init__(log_dir, topic, partition)
+        self._file = max(self._file.parent.glob("*.snapshot"), default=self._file)
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The last byte of the sequence number of the first producer."""
+        return [_LAST_SEQUENCE_END - 1] if len(content) >= _LAST_SEQUENCE_END else []
 
 
 class AbortsMisattributed(BitsFlipped):

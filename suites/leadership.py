@@ -50,6 +50,13 @@ def lead(partition: Partition, broker: Broker) -> None:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+    await_until(
+        lambda: [broker.admin.end_offset(partition.topic, partition.index)],
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{broker} to answer as the leader of {partition}",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
 
 
 def election_error(partition: Partition, election: ElectionType) -> str | None:

@@ -1,7 +1,8 @@
 """Shows that brokers recognise a batch that an idempotent producer sends again, and refuse one after a gap (KIP-98).
 
 Each broker must know this, since each may be the next leader. A follower notes the sequence numbers of the batches that
-it fetches. After a stop, a broker reads them from a snapshot, and after a crash from the batches.
+it fetches. After a stop, a broker reads them from a snapshot, and after a crash, or if that has rotted, from the
+batches.
 
 Brokers know producers by their ids. So no two producers may have the same id, whichever brokers gave them theirs.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from faults.base import injected
 from faults.broker import BrokerKilled, BrokerStopped
+from faults.segment import ProducerSnapshotFlipped
 from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -23,6 +26,7 @@ from harness.kafka.admin import Producer, Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused
+from suites.leadership import lead
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -62,6 +66,7 @@ def test_sequence_numbers(cluster: Cluster) -> None:
         make_leader(cluster, state, ended)
         check_remembered(ledger[0], producer, REMEMBERED[-1:])
         check_new_ids(cluster.brokers, given)  # all have been restarted
+    check_rot_discarded(state, ledger[0], producer)
     write(ledger[0], producer, WRITTEN)
     check_wraps(ledger[0])
     check_new_epoch(ledger[0])
@@ -122,6 +127,21 @@ def check_remembered(partition: Partition, producer: Producer, numbers: Iterable
     end = leader.admin.end_offset(*key)
     if end != WRITTEN:
         raise PromiseBroken(f"{leader} appended records of {partition} that it had: it ends at {end}, not at {WRITTEN}")
+
+
+def check_rot_discarded(state: StateCheck, partition: Partition, producer: Producer) -> None:
+    """A broker that starts with a flipped bit in its snapshot of producers discards it, and knows the last batches."""
+    leader = partition.leader()
+    log_dir = partition.log_dir_on(leader)
+    with injected(BrokerStopped(leader)):
+        state.broker_gone(leader)
+        state.check()
+        with injected(ProducerSnapshotFlipped(log_dir, partition.topic, partition.index)):
+            leader.start()
+            state.broker_back(leader)
+            state.check(timeouts.RECOVERY_S)
+    lead(partition, leader)
+    check_remembered(partition, producer, REMEMBERED[-1:])
 
 
 def check_wraps(partition: Partition) -> None:
