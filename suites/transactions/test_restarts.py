@@ -17,7 +17,7 @@ from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
-from harness.cluster.topic import Partition
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.admin import Producer, Refused
 from harness.kafka.connection import NoAnswer
@@ -39,6 +39,8 @@ VERIFIES = VersionRange.parse(">=3.6")
 """The builds that verify that a transaction has begun before they write its records (KIP-890)."""
 BUMPS_EPOCH = VersionRange.parse(">=4.2")
 """The builds whose leaders know by a marker's epoch that it is of an earlier transaction (KIP-890, KIP-1228)."""
+CHANGES_EXPIRY = VersionRange.parse(">=3.5")
+"""The builds that change ``producer.id.expiration.ms`` at run time (KIP-854)."""
 MANY = 700  # records: the second transaction begins in one segment and ends in the next
 
 
@@ -79,6 +81,9 @@ def test_restarted_with_open(cluster: Cluster) -> None:
         everything, committed = [*everything, *left_open, *hidden], [*committed, *left_open, *hidden]
         check_reads(ledger, "read_committed", committed)
         check_reads(ledger, "read_uncommitted", everything)
+    if cluster.distribution.version in CHANGES_EXPIRY:
+        committed = [*committed, *check_open_does_not_expire(ledger, began=second, ended=third)]
+        check_reads(ledger, "read_committed", committed)
     reassign_by_request(state, coordinator_log[0], *cluster.others(broker))  # no marker ends with its coordinator
     committed = [*committed, *first.write()]
     with injected(BrokerPaused(broker)):
@@ -86,6 +91,32 @@ def test_restarted_with_open(cluster: Cluster) -> None:
         with brokers_down(state, BrokerKilled(broker)):
             check_reads(ledger, "read_committed", committed)
     check_same_bytes(*ledger.partitions)
+
+
+def check_open_does_not_expire(ledger: Topic, began: UntrackedProducer, ended: UntrackedProducer) -> list[bytes]:
+    """A producer with an open transaction does not expire, though an idle one that wrote later does.
+
+    Returns what both write and commit.
+    """
+    partition = ledger[0]
+    leader, key = partition.leader(), (partition.topic, partition.index)
+    leader.configure({"producer.id.expiration.ms": "1000"})  # a day by default
+    values = [*began.write(), *ended.write(commit=True)]
+    left = await_until(
+        lambda: leader.admin.describe_producers(*key),
+        lambda known: all(each.open_since is not None for each in known),
+        timeout_s=timeouts.QUESTION_S,
+        what=f"{leader} to forget all idle producers of {partition}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    leader.configure({"producer.id.expiration.ms": None})
+    began.write(commit=True, count=0)
+    if len(left) != 1:
+        raise PromiseBroken(
+            f"{leader} knows {left} of {partition}, instead of the one producer with an open transaction"
+        )
+    return values
 
 
 @scenario(
