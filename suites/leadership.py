@@ -50,10 +50,15 @@ def lead(partition: Partition, broker: Broker) -> None:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+
+    def is_known() -> bool:
+        broker.admin.end_offset(partition.topic, partition.index)  # which only a leader answers
+        return all(partition.describe(each).leader == broker.id for each in cluster.live_brokers())
+
     await_until(
-        lambda: [broker.admin.end_offset(partition.topic, partition.index)],
+        is_known,
         timeout_s=timeouts.REQUEST_S,
-        what=f"{broker} to answer as the leader of {partition}",
+        what=f"{broker} to answer as the leader of {partition}, and all brokers to know it",
         retry_on=(NoAnswer, Refused),
         failure=PromiseBroken,
     )
