@@ -19,7 +19,7 @@ from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.spec import ClusterSpec
 from harness.host.cache import cache_dir
 from harness.host.undo import UndoLog
-from harness.kafka import tool_answers
+from harness.kafka import metadata_records, tool_answers
 from harness.kafka.distribution import Distribution, from_maven
 from harness.kafka.metadata import QuorumReplica
 from harness.kafka.tool_answers import read_quorum
@@ -210,6 +210,6 @@ def test_a_metadata_log_without_its_beginning_is_read_with_a_snapshot(
         asked.append(arguments[-1])
         return []
 
-    monkeypatch.setattr(tool_answers, "tool_lines", tool_lines)
+    monkeypatch.setattr(metadata_records, "tool_lines", tool_lines)
     tool_answers.dump_directories(fake_distribution(), tmp_path)
     assert [Path(file).name for file in asked[0].split(",")] == read

@@ -10,7 +10,7 @@ import pytest
 
 from harness.kafka.broker_log import BrokerLog
 from suites.replica_files import leader_epochs, wrong_files
-from suites.selftest.fakes import fake_broker, log_dir_at
+from suites.selftest.fakes import fake_broker, fake_distribution, fake_node, log_dir_at
 
 STAMP = "[2026-11-28 12:00:00,000] INFO "
 
@@ -33,9 +33,14 @@ def wrong(
     start: int | None = None,
     snapshots: Sequence[int] = (),
     line: str = "",
+    every_ms: int = 60_000,
+    build: str = "4.3.1",
     started: datetime = datetime(2026, 11, 28, 12, tzinfo=UTC),
 ) -> list[str]:
-    """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line."""
+    """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line.
+
+    :param every_ms: how often it deletes segments and cleans
+    """
     replica = folder / "orders-0"
     replica.mkdir(exist_ok=True)
     for base, content in LOG.items():
@@ -51,7 +56,9 @@ def wrong(
             (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
     log = folder / "broker.log"
     log.write_text(STAMP + line.format(dir=folder) + "\n")
-    broker = fake_broker(log=BrokerLog(log), started_at=started)
+    properties = {name: str(every_ms) for name in ("log.retention.check.interval.ms", "log.cleaner.backoff.ms")}
+    node, distribution = fake_node(properties=properties), fake_distribution(build)
+    broker = fake_broker(log=BrokerLog(log), started_at=started, node=node, build=distribution)
     return list(wrong_files(log_dir_at(folder, broker), ["orders-0"]))
 
 
@@ -128,3 +135,13 @@ def test_the_producer_snapshot_of_a_deleted_segment_is_found(tmp_path: Path, lin
     (tmp_path / "orders-0" / f"{50:020}.snapshot").unlink()
     assert wrong(tmp_path, snapshots=[51, 100], line=line) == []
     assert wrong(tmp_path, snapshots=[51, 50], line=line.replace("due to", "as part of")) == []
+
+
+def test_a_segment_below_the_log_start_is_found_where_segments_are_deleted_often(tmp_path: Path) -> None:
+    """The last segment stays, and so does one with a record at or above the log start."""
+    left = "has the segment 100, though its log starts at 120 and the next segment is 120"
+    [found] = wrong(tmp_path, [(5, 120)], start=120, every_ms=200)
+    assert left in found
+    assert wrong(tmp_path, [(3, 119), (5, 120)], start=119, every_ms=200) == []
+    assert wrong(tmp_path, [(5, 120)], start=120) == []
+    assert wrong(tmp_path, [(5, 120)], start=120, every_ms=200, build="3.7.2") == []
