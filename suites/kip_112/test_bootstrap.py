@@ -230,9 +230,10 @@ def allow_recreation(log_dir: LogDir) -> None:
 def test_new_at_bootstrap(cluster: Cluster) -> None:
     """A broker starts with a bad log dir: it creates replicas that are new to it in the good log dir.
 
-    One topic is created while the broker is down, and gets a second partition. In KRaft its replicas are new to the
-    broker. In ZooKeeper mode the controller has made the transition from NewReplica to Online by then, so isNewReplica
-    is False, and they are offline. Another topic is created right after the start; its replica is new in both modes.
+    One topic is created while the broker is down. In KRaft it gets two more partitions; ZooKeeper's controller places
+    replicas on live brokers only. In KRaft its replicas are new to the broker. In ZooKeeper mode the controller has
+    made the transition from NewReplica to Online by then, so isNewReplica is False, and the replica is offline. Another
+    topic is created right after the start; its replica is new in both modes.
 
     The dead broker is the first one in the assignment of the first topic: another one leads it.
 
@@ -245,16 +246,18 @@ def test_new_at_bootstrap(cluster: Cluster) -> None:
     logs = leaders_logs(lone.partitions)
     state = StateCheck(cluster, orders, lone)
     log_dir = orders[0].log_dir_on(victim)
-    meanwhile = Topic(cluster, "meanwhile", 2)
+    meanwhile = Topic(cluster, "meanwhile", 3 if cluster.spec.mode is Mode.KRAFT else 1)
     assignment = [victim.id, *(broker.id for broker in cluster.others(victim))]
     with injected(BrokerKilled(victim)):
         state.broker_gone(victim)
         state.check()
         cluster.request_topics(NewTopic(name=meanwhile.name, assignment={0: assignment}))
         check_led_by_next(meanwhile[0], victim)
-        other = cluster.controller_broker() or cluster.others(victim)[0]
-        other.admin.create_partitions(meanwhile.name, len(meanwhile), [assignment])
-        check_led_by_next(meanwhile[1], victim)
+        if cluster.spec.mode is Mode.KRAFT:
+            admin = cluster.others(victim)[0].admin
+            admin.create_partitions(meanwhile.name, 2, [assignment])
+            check_led_by_next(meanwhile[1], victim)
+            admin.create_partitions(meanwhile.name, 3)  # whose replicas Kafka places itself
         with injected(Chmod000(log_dir)) as fault:
             state.log_dir_failed(log_dir)
             victim.start()
