@@ -215,7 +215,7 @@ class Admin:
         wanted = DescribeLogDirsRequest.DescribableLogDirTopic
         topics = [wanted(topic=topic, partitions=[index]) for topic, index in partitions]
         answer = self._connection.ask(DescribeLogDirsRequest(topics=topics or None))
-        _check("the log dirs", answer)
+        check_answer("the log dirs", answer)
         return tuple(
             LogDirState(
                 path=result.log_dir,
@@ -242,7 +242,7 @@ class Admin:
         """The producers that a partition's log knows, by their ids (KIP-664). Ask its leader."""
         wanted = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
         got = self._connection.ask(DescribeProducersRequest(topics=[wanted])).topics[0].partitions[0]
-        _check(f"the producers of {topic}-{partition}", got)
+        check_answer(f"the producers of {topic}-{partition}", got)
         return tuple(
             sorted(
                 ProducerState(
@@ -262,7 +262,7 @@ class Admin:
         wanted = DescribeTopicPartitionsRequest.TopicRequest(name=topic)
         request = DescribeTopicPartitionsRequest(topics=[wanted], response_partition_limit=2000, cursor=None)
         [got] = self._connection.ask(request).topics
-        _check(f"the partitions of {topic}", got)
+        check_answer(f"the partitions of {topic}", got)
         found = next(each for each in got.partitions if each.partition_index == partition)
         return EligibleReplicas(
             leader=_if_any(found.leader_id),
@@ -277,7 +277,7 @@ class Admin:
     def describe_quorum(self) -> QuorumState:
         """KRaft's quorum; directory ids need a build with KIP-853."""
         quorum = self._quorum()
-        _check("the quorum's members", quorum)
+        check_answer("the quorum's members", quorum)
         voters, observers = (
             frozenset(
                 QuorumReplica(id=each.replica_id, directory_id=_kafka_uuid(each.replica_directory_id)) for each in of
@@ -290,7 +290,7 @@ class Admin:
         wanted = DescribeQuorumRequest.TopicData
         topic = wanted(topic_name="__cluster_metadata", partitions=[wanted.PartitionData(partition_index=0)])
         answer = self._connection.ask(DescribeQuorumRequest(topics=[topic]))
-        _check("the quorum", answer)
+        check_answer("the quorum", answer)
         return answer.topics[0].partitions[0]
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
@@ -314,7 +314,7 @@ class Admin:
         ]
         request = CreateTopicsRequest(topics=wanted, timeout_ms=20_000, validate_only=False)
         for got in self._connection.ask(request, timeout_s=30.0).topics:
-            _check(f"create topic {got.name}", got)
+            check_answer(f"create topic {got.name}", got)
 
     def create_partitions(self, topic: str, count: int, assignment: Iterable[Iterable[int]] | None = None) -> None:
         """Give a topic more partitions, ``count`` in all (KIP-195).
@@ -325,7 +325,7 @@ class Admin:
         placed = assignment and [wanted.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment]
         topics = [wanted(name=topic, count=count, assignments=placed)]
         request = CreatePartitionsRequest(topics=topics, timeout_ms=10_000, validate_only=False)
-        _check(f"partitions of {topic}", *self._connection.ask(request, timeout_s=15.0).results)
+        check_answer(f"partitions of {topic}", *self._connection.ask(request, timeout_s=15.0).results)
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics, in one request.
@@ -335,7 +335,7 @@ class Admin:
         topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
         request = DeleteTopicsRequest(topics=topics, timeout_ms=20_000)
         for got in self._connection.ask(request, timeout_s=30.0).responses:
-            _check(f"delete topic {got.name}", got)
+            check_answer(f"delete topic {got.name}", got)
 
     def end_offset(self, topic: str, partition: int) -> int:
         """A partition's high watermark. Ask its leader."""
@@ -363,7 +363,7 @@ class Admin:
         topics = [wanted(name=topic, partitions=partitions)]
         request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
         got = self._connection.ask(request).topics[0].partitions[0]
-        _check(f"offset of {topic}-{partition}", got)
+        check_answer(f"offset of {topic}-{partition}", got)
         return int(got.offset)
 
     def init_producer_id(self, transactional_id: str | None = None) -> Producer:
@@ -373,7 +373,7 @@ class Admin:
         """
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
         got = self._connection.ask(request)
-        _check("get a producer id", got)
+        check_answer("get a producer id", got)
         return Producer(id=int(got.producer_id), epoch=int(got.producer_epoch))
 
     def produce(
@@ -434,7 +434,7 @@ class Admin:
         )
         answers = self._connection.ask(request, timeout_s=timeout_s + 5.0).responses[0].partition_responses
         for got in answers:
-            _check(f"write a record to {topic}-{got.index}", got)
+            check_answer(f"write a record to {topic}-{got.index}", got)
         return {int(got.index): int(got.base_offset) for got in answers}
 
     def fetch(self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1) -> bytes:
@@ -480,9 +480,9 @@ class Admin:
             max_version=None if replica == -1 else _BY_REPLICA_ID,
         )
         answer = self._connection.ask(request)
-        _check(f"fetch {topic}-{partition} from {offset}", answer)
+        check_answer(f"fetch {topic}-{partition} from {offset}", answer)
         got = answer.responses[0].partitions[0]
-        _check(f"fetch {topic}-{partition} from {offset}", got)
+        check_answer(f"fetch {topic}-{partition} from {offset}", got)
         return got
 
     def end_of_epoch(self, topic: str, partition: int, epoch: int, *, leader_epoch: int = -1) -> tuple[int, int]:
@@ -496,7 +496,7 @@ class Admin:
         )
         request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[wanted(topic=topic, partitions=[data])])
         got = self._connection.ask(request).topics[0].partitions[0]
-        _check(f"end of leader epoch {epoch} of {topic}-{partition}", got)
+        check_answer(f"end of leader epoch {epoch} of {topic}-{partition}", got)
         return int(got.leader_epoch), int(got.end_offset)
 
     def commit_offset(
@@ -518,7 +518,7 @@ class Admin:
             max_version=_BY_NAME,
         )
         got = self._connection.ask(request, timeout_s=10.0).topics[0].partitions[0]
-        _check(f"commit {offset} for {topic}-{partition} of the group {group}", got)
+        check_answer(f"commit {offset} for {topic}-{partition} of the group {group}", got)
 
     def committed_offset(self, group: str, topic: str, partition: int, *, stable: bool = False) -> int | None:
         """A consumer group's committed offset; None if it has none. Ask the group's coordinator.
@@ -529,9 +529,9 @@ class Admin:
         request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=stable, max_version=_BY_NAME)
         answer = self._connection.ask(request)
         what = f"the offset of {topic}-{partition} of the group {group}"
-        _check(what, answer)
+        check_answer(what, answer)
         got = answer.topics[0].partitions[0]
-        _check(what, got)
+        check_answer(what, got)
         return _if_any(int(got.committed_offset))
 
     def _topic_id(self, topic: str) -> uuid.UUID:
@@ -548,7 +548,7 @@ class Admin:
         topics = [wanted(name=topic, partitions=partitions)]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=round(timeout_s * 1000))
         got = self._connection.ask(request, timeout_s=timeout_s + 5.0).topics[0].partitions[0]
-        _check(f"delete the records of {topic}-{partition} below {before}", got)
+        check_answer(f"delete the records of {topic}-{partition} below {before}", got)
         return int(got.low_watermark)
 
     def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
@@ -595,7 +595,7 @@ class Admin:
         resource = wanted(resource_type=resource_type, resource_name=name, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
         got = self._connection.ask(request).results[0]
-        _check(f"the configs of {name}", got)
+        check_answer(f"the configs of {name}", got)
         return [{each.name: each.value for each in got.configs if each.config_source == source} for source in sources]
 
     def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str | None]) -> None:
@@ -606,7 +606,7 @@ class Admin:
         ]
         resource = wanted(resource_type=resource_type, resource_name=name, configs=changes)
         answer = self._connection.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-        _check(f"set {', '.join(configs)} of {name}", *answer.responses)
+        check_answer(f"set {', '.join(configs)} of {name}", *answer.responses)
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
         """Add ACLs; brokers learn of them later (:meth:`describe_acls`)."""
@@ -623,7 +623,7 @@ class Admin:
             )
             for acl in acls
         ]
-        _check("create ACLs", *self._connection.ask(CreateAclsRequest(creations=creations)).results)
+        check_answer("create ACLs", *self._connection.ask(CreateAclsRequest(creations=creations)).results)
 
     def describe_acls(self) -> frozenset[Acl]:
         """The ACLs that this broker knows, as far as :class:`Acl` has their resources and operations."""
@@ -637,7 +637,7 @@ class Admin:
             permission_type=_ANY,
         )
         answer = self._connection.ask(request)
-        _check("the ACLs", answer)
+        check_answer("the ACLs", answer)
         resources = {code: name for name, code in _RESOURCES.items()}
         operations = {code: name for name, code in _OPERATIONS.items()}
         return frozenset(
@@ -665,7 +665,7 @@ class Admin:
         )
         of_partitions = [each for of_topic in answer.responses for each in of_topic.partitions]
         what = "cancel the reassignment of" if ids is None else "reassign"
-        _check(f"{what} {topic}-{partition}{f' to {ids}' if ids else ''}", answer, *of_partitions)
+        check_answer(f"{what} {topic}-{partition}{f' to {ids}' if ids else ''}", answer, *of_partitions)
 
     def elect_preferred_leader(self, topic: str, partition: int) -> None:
         """Elect the preferred leader of a partition (KIP-183); in ZooKeeper mode ask the controller's broker."""
@@ -673,12 +673,12 @@ class Admin:
         request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=[wanted], timeout_ms=10_000)
         answer = self._connection.ask(request, timeout_s=15.0)
         results = [each for of_topic in answer.replica_election_results for each in of_topic.partition_result]
-        _check(f"elect the preferred leader of {topic}-{partition}", answer, *results)
+        check_answer(f"elect the preferred leader of {topic}-{partition}", answer, *results)
 
     def describe_reassignments(self) -> tuple[Reassignment, ...]:
         """All reassignments that are under way; ask as in :meth:`alter_partition_reassignment`."""
         answer = self._connection.ask(ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000))
-        _check("the reassignments", answer)
+        check_answer("the reassignments", answer)
         return tuple(
             Reassignment(
                 topic=topic.name,
@@ -750,7 +750,7 @@ def _if_any(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _check(what: str, *parts: ApiMessage) -> None:
+def check_answer(what: str, *parts: ApiMessage) -> None:
     """Raise the first error that these parts of an answer have, if any.
 
     :raises Refused: with ``what``, the error's name and, if there is one, its message

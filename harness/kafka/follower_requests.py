@@ -6,7 +6,7 @@ import uuid
 
 from kafka.protocol.consumer import FetchRequest
 
-from harness.kafka.admin import Refused, error_name
+from harness.kafka.admin import check_answer
 from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch
 
@@ -35,6 +35,5 @@ def fetch_as_process(
     )
     answer = leader.ask(request)
     [got] = answer.responses[0].partitions if answer.responses else [answer]
-    if code := answer.error_code or got.error_code:
-        raise Refused(f"fetch {topic}-{partition} from {offset} as {follower}", error_name(code) or str(code))
+    check_answer(f"fetch {topic}-{partition} from {offset} as {follower}", answer, got)
     return bytes(got.records or b"")

@@ -17,7 +17,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.record import MemoryRecords
 
 from harness import timeouts
-from harness.kafka.admin import Refused, error_name
+from harness.kafka.admin import check_answer
 from harness.kafka.connection import Connection
 from harness.kafka.distribution import Distribution
 from harness.kafka.request_schemas import request_class
@@ -70,7 +70,7 @@ def heartbeat(
         subscribed_topic_names=[topic] if epoch == _JOINS else None,
     )
     answer = coordinator.ask(request)
-    _check(f"a heartbeat of {member} of the share group {group}", answer)
+    check_answer(f"a heartbeat of {member} of the share group {group}", answer)
     assigned = answer.assignment and frozenset(
         (str(each.topic_id), partition) for each in answer.assignment.topic_partitions for partition in each.partitions
     )
@@ -120,7 +120,7 @@ class ShareSession:
         answer = self._ask(request, "fetch", wait_s + timeouts.REQUEST_S)
         acquired: list[Acquired] = []
         for got in (partition for topic in answer.responses for partition in topic.partitions):
-            _check(f"fetch {self._what}", got)
+            check_answer(f"fetch {self._what}", got)
             values = dict(values_of(got.records or b""))
             acquired += [
                 Acquired(offset=offset, count=run.delivery_count, value=values.get(offset))
@@ -147,11 +147,11 @@ class ShareSession:
         request = self._acknowledge(**self._names, share_session_epoch=self._epoch, topics=topics)
         answer = self._ask(request, "acknowledge", 2 * timeouts.REQUEST_S)
         for got in (partition for topic in answer.responses for partition in topic.partitions):
-            _check(f"acknowledge {self._what}", got)
+            check_answer(f"acknowledge {self._what}", got)
 
     def _ask(self, request: ApiMessage, what: str, timeout_s: float) -> ApiMessage:
         answer = self._connection.ask(request, timeout_s=timeout_s)
-        _check(f"{what} {self._what}", answer)
+        check_answer(f"{what} {self._what}", answer)
         self._epoch += 1
         return answer
 
@@ -171,12 +171,3 @@ def _runs(offsets: Sequence[int]) -> Iterator[list[int]]:
     """Sorted offsets as runs without a gap."""
     for _, run in itertools.groupby(enumerate(offsets), lambda numbered: numbered[1] - numbered[0]):
         yield [offset for _, offset in run]
-
-
-def _check(what: str, part: ApiMessage) -> None:
-    """Raise the error of a part of an answer, if it has one.
-
-    :raises Refused: with ``what``, the error's name and its message
-    """
-    if part.error_code:
-        raise Refused(what, error_name(part.error_code) or str(part.error_code), part.error_message)

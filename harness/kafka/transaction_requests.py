@@ -9,7 +9,7 @@ from __future__ import annotations
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from harness.kafka.admin import Producer, Refused, error_name
+from harness.kafka.admin import Producer, check_answer
 from harness.kafka.connection import Connection
 
 _LEGACY = 1  # the version of WriteTxnMarkers that every build since 2.8 knows
@@ -45,7 +45,7 @@ def write_marker(
     version = _WITH_TRANSACTION_VERSION if epoch_bumped else _LEGACY
     answer = leader.ask(WriteTxnMarkersRequest(markers=[marker], min_version=version, max_version=version))
     [got] = answer.markers[0].topics[0].partitions
-    _check(f"end a transaction of the producer {producer.id} in {topic}-{partition}", got.error_code)
+    check_answer(f"end a transaction of the producer {producer.id} in {topic}-{partition}", got)
 
 
 def describe_transaction(coordinator: Connection, transactional_id: str) -> str:
@@ -55,10 +55,5 @@ def describe_transaction(coordinator: Connection, transactional_id: str) -> str:
     """
     answer = coordinator.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]))
     [got] = answer.transaction_states
-    _check(f"the state of the transactional id {transactional_id}", got.error_code)
+    check_answer(f"the state of the transactional id {transactional_id}", got)
     return str(got.transaction_state)
-
-
-def _check(what: str, code: int) -> None:
-    if code:
-        raise Refused(what, error_name(code) or str(code))
