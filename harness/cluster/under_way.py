@@ -22,7 +22,7 @@ class UnderWay(StrEnum):
     REASSIGNMENT = "reassignment"
 
 
-def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> None:
+def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> bool:
     """Wait until nothing is under way in a cluster, and write the outcome into the journal.
 
     ``cluster.settled`` names the brokers whose queue of log dirs was read: only KRaft has it, a build may lack the
@@ -30,15 +30,17 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> No
     crowded machine do not answer. Without a live broker, nothing is checked.
 
     :param leaves: what the scenario leaves on purpose
+    :returns: False if something was still under way
     """
     if not cluster.live_brokers():
-        return
+        return True
     try:
         queues_read = await_nothing_under_way(cluster, leaves)
     except (PromiseBroken, Inconclusive) as error:
         cluster.journal.write("cluster.unsettled", error=type(error).__name__, says=str(error))
-        return
+        return False
     cluster.journal.write("cluster.settled", queues_read=queues_read)
+    return True
 
 
 def await_nothing_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> list[int]:

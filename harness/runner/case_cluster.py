@@ -10,7 +10,7 @@ from functools import partial
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.metadata_log import journal_metadata_log
 from harness.cluster.under_way import journal_under_way
-from harness.events import Event
+from harness.events import Event, MetadataLogRead
 from harness.kafka.builds import BuildOptions
 from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import Tool
@@ -83,10 +83,9 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     case.enter("teardown")
     cluster.journal_unexpected_ends()
     verdict, _ = open_case.conclude()
-    if verdict == "valid":
-        journal_under_way(cluster, open_case.declared.scenario.leaves)
-    if verdict != "skipped":
-        _judge_metadata_log(cluster, open_case, case)
+    is_settled = verdict != "valid" or journal_under_way(cluster, open_case.declared.scenario.leaves)
+    is_regular = verdict == "skipped" or _judge_metadata_log(cluster, open_case, case)
+    if not (is_settled and is_regular):
         verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
@@ -96,11 +95,16 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     return verdict == "valid" and run.clusters.leave(cluster, case)
 
 
-def _judge_metadata_log(cluster: Cluster, open_case: OpenCase, case: Case) -> None:
-    """Write what is irregular in the metadata log into the journal, and note each known deviation that it shows."""
+def _judge_metadata_log(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
+    """Write what is irregular in the metadata log into the journal, and note each known deviation that it shows.
+
+    :returns: whether nothing is irregular, known or not
+    """
     known = {each.metadata: each for each in open_case.run.expected_in_metadata(open_case.declared)}
-    for pattern, seen in journal_metadata_log(cluster, known).items():
+    shown = journal_metadata_log(cluster, known)
+    for pattern, seen in shown.items():
         case.journal.write("deviation.seen", **known[pattern].to_json(), seen=seen)
+    return not shown and not any(event.irregular for event in case.journal.of(MetadataLogRead))
 
 
 def how_to_reach(cluster: Cluster) -> list[str]:

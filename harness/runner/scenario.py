@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,15 +96,15 @@ class DeclaredCase:
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
         """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
-        declared = self.scenario.deviations
-        return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
+        return self._known_of(self.scenario.deviations, version)
 
     def expected_in_metadata(self, version: KafkaVersion) -> list[Deviation]:
         """Return the deviations that the metadata log may show on this build, declared or not."""
         known = (*self.scenario.deviations, *self.scenario.in_any_metadata)
-        return [
-            each for each in known if each.metadata and each.expectation(version, self.mode) is not Expectation.NONE
-        ]
+        return [each for each in self._known_of(known, version) if each.metadata]
+
+    def _known_of(self, deviations: Iterable[Deviation], version: KafkaVersion) -> list[Deviation]:
+        return [each for each in deviations if each.expectation(version, self.mode) is not Expectation.NONE]
 
     def pollutes_cluster(self) -> bool:
         """Return whether the case may leave its cluster unfit for reuse, on some build in its mode."""
