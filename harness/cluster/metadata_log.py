@@ -9,7 +9,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.errors import BuildLacks, ToolFailed
 from harness.kafka.connection import NoAnswer
-from harness.kafka.metadata_records import dump_records, files_of
+from harness.kafka.metadata_records import read_metadata_log
 from harness.measure.metadata_history import irregular
 
 
@@ -31,13 +31,10 @@ def journal_metadata_log(cluster: Cluster, known: Collection[str]) -> dict[str, 
         return {}
     since = cluster.metadata_read_until
     try:
-        records = dump_records(cluster.distribution, *files_of(cluster.quorum.metadata_log(controller)))
+        records = read_metadata_log(cluster.distribution, cluster.quorum.metadata_log(controller))
         found = irregular(records, since=since)
     except (ToolFailed, BuildLacks, OSError) as error:
         cluster.journal.write("metadata_log.unread", why=str(error))
-        return {}
-    except KeyError as error:
-        cluster.journal.write("metadata_log.unread", why=f"a record has no field {error}")
         return {}
     until = records[-1].offset + 1 if records else 0
     explained, others = dict[str, str](), list[str]()

@@ -81,7 +81,15 @@ def dump_records(distribution: Distribution, *files: Path) -> list[MetadataRecor
     return list(read_records(tool_lines(distribution, Tool.DUMP_LOG, *arguments)))
 
 
-def files_of(metadata_log: Path) -> list[Path]:
+def read_metadata_log(distribution: Distribution, metadata_log: Path) -> list[MetadataRecord]:
+    """Return the records of a metadata log, after those of a snapshot if it has no offset 0.
+
+    :raises ToolFailed: the build's tool can't read a file
+    """
+    return dump_records(distribution, *_files_of(metadata_log))
+
+
+def _files_of(metadata_log: Path) -> list[Path]:
     """Return the segments of a metadata log, after the snapshot that it begins with if it has no offset 0."""
     logs = sorted(metadata_log.glob("*.log"))
     begins = int(logs[0].stem) if logs else 0

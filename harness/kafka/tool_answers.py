@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import LogDirState, QuorumReplica, QuorumState, ReplicaInDir
-from harness.kafka.metadata_records import MetadataRecord, dump_records, files_of
+from harness.kafka.metadata_records import MetadataRecord, dump_records, read_metadata_log
 from harness.kafka.security import Bootstrap
 from harness.kafka.tools_jvm import tool_lines
 from harness.kafka.versions import Tool
@@ -236,7 +236,7 @@ MIGRATING = "A" * 22
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
     """Read a metadata log, and a snapshot if it has no offset 0."""
-    return read_directories(dump_records(distribution, *files_of(metadata_log)))
+    return read_directories(read_metadata_log(distribution, metadata_log))
 
 
 def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:

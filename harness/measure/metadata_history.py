@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from harness.errors import BuildLacks
 from harness.kafka.metadata_records import MetadataRecord
 from harness.measure.metadata_state import (
     NO_LEADER,
@@ -54,14 +55,18 @@ def irregular(records: Iterable[MetadataRecord], *, since: int = 0) -> list[Irre
     """Return what is irregular in a metadata log, from an offset on.
 
     :param records: from offset 0, or first those of a snapshot
+    :raises BuildLacks: a record has other fields
     """
     history = _History()
     found = list[Irregular]()
-    for (in_snapshot, _), batch in groupby(records, key=lambda record: (record.in_snapshot, record.batch)):
-        if in_snapshot:
-            history.load(batch)
-        else:
-            found += history.replay(batch)
+    try:
+        for (in_snapshot, _), batch in groupby(records, key=lambda record: (record.in_snapshot, record.batch)):
+            if in_snapshot:
+                history.load(batch)
+            else:
+                found += history.replay(batch)
+    except KeyError as error:
+        raise BuildLacks(f"a record of the metadata log has no field {error}") from error
     return [each for each in found if each.offset >= since]
 
 
@@ -72,6 +77,7 @@ class _History:
     :ivar known: the contradictions of each partition after the last batch
     :ivar of_partition: the last record of the present batch about a partition, and those about a broker
     :ivar before: the partitions that the present batch has changed, as they were before it
+    :ivar seen: the kinds and the fields of the batch's records so far
     """
 
     state: MetadataState = field(default_factory=MetadataState)
@@ -91,21 +97,19 @@ class _History:
         """Apply a batch, and yield what is irregular in it or after it."""
         for notes in (self.of_partition, self.of_broker, self.before, self.seen):
             notes.clear()
-        last, migrating = None, self.state.migrating
-        for last in batch:
-            yield from (_irregular(last, phrase) for phrase in self._broken_by(last))
-            self._note(last)
-            self.state.apply(last)
+        migrating = self.state.migrating
+        for record in batch:
+            yield from (_irregular(record, phrase) for phrase in self._broken_by(record))
+            self._note(record)
+            self.state.apply(record)
             migrating = migrating or self.state.migrating
-        if last is None:
-            return
         if migrating:
             self._note_all()
             return
         for key in self._touched():
             phrases = set(self._contradictions(key))
             for phrase in sorted(phrases - self.known.get(key, set())):
-                yield _irregular(self._cause(key, last), f"what leaves {phrase}")
+                yield _irregular(self._cause(key), f"what leaves {phrase}")
             self.known[key] = phrases
 
     def _note(self, record: MetadataRecord) -> None:
@@ -132,10 +136,11 @@ class _History:
             if key in self.of_partition or not self.of_broker.keys().isdisjoint(state.replicas)
         ]
 
-    def _cause(self, key: PartitionKey, last: MetadataRecord) -> MetadataRecord:
-        """The record of a batch to name for a partition: the last about it, else about one of its brokers."""
-        brokers = [record for id, record in self.of_broker.items() if id in self.state.partitions[key].replicas]
-        return self.of_partition.get(key) or (brokers[-1] if brokers else last)
+    def _cause(self, key: PartitionKey) -> MetadataRecord:
+        """The record of a batch to name for a partition that it touched: about it, else about one of its brokers."""
+        if key in self.of_partition:
+            return self.of_partition[key]
+        return [record for id, record in self.of_broker.items() if id in self.state.partitions[key].replicas][-1]
 
     # --- rules for a record, before it is applied ---------------------------------------------------------------------
 

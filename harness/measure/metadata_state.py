@@ -141,7 +141,7 @@ class MetadataState:
             case "END_TRANSACTION_RECORD":
                 self.migrating = False
             case "ABORT_TRANSACTION_RECORD" if self._at_begin is not None:
-                vars(self).update(vars(self._at_begin._copy()))
+                vars(self).update(vars(self._at_begin))
             case "FEATURE_LEVEL_RECORD":
                 self.features[data["name"]] = data["featureLevel"]
             case "TOPIC_RECORD":

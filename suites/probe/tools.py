@@ -11,14 +11,14 @@ from harness.cluster.quorum.dynamic import format_controller
 from harness.cluster.quorum.format_template import format_template, random_uuid
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.reassign import Placement
-from harness.errors import ToolFailed
+from harness.errors import BuildLacks, ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.host.scratch import scratch
 from harness.kafka import tool_answers
 from harness.kafka.broker_properties import refusals
 from harness.kafka.java_client import cordoned_flags, metadata_versions
 from harness.kafka.main_classes import exit_hook
-from harness.kafka.metadata_records import dump_records, files_of
+from harness.kafka.metadata_records import read_metadata_log
 from harness.kafka.tools import tool_output
 from harness.kafka.tools_jvm import public_methods, tool_lines
 from harness.kafka.versions import Tool
@@ -339,15 +339,14 @@ def _directories(trial: Trial) -> str:
 @tries("records-history")
 def _history(trial: Trial) -> str:
     assert isinstance(trial.cluster.quorum, KRaftQuorum)
-    log = trial.cluster.quorum.metadata_log(trial.controller)
-    records = dump_records(trial.cluster.distribution, *files_of(log))
+    records = read_metadata_log(trial.cluster.distribution, trial.cluster.quorum.metadata_log(trial.controller))
     wanted = {"REGISTER_BROKER_RECORD", "TOPIC_RECORD", "PARTITION_RECORD"}
     if missing := wanted - {record.kind for record in records}:
         raise Lacking(f"it has no {' and no '.join(sorted(missing))}")
     try:
         found = irregular(records)
-    except KeyError as error:
-        raise Lacking(f"a record has no field {error}") from error
+    except BuildLacks as lack:
+        raise Lacking(str(lack)) from lack
     return f"{len(records)} records, {len(found)} irregular"
 
 
