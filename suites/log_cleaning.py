@@ -31,9 +31,10 @@ EXPIRING = SMALL_SEGMENTS | {"cleanup.policy": "delete", "retention.bytes": str(
 # Broker settings: the cleaner and retention run every 0.2 s. By default they run every 15 s and every 5 min.
 FREQUENT_CLEANING = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
 
-_WRITTEN, _KEYS, _SIZE = 2500, 10, 1000
+MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
+_KEYS, _SIZE = 10, 1000
 
-NEEDED = {str(number % _KEYS).encode(): f"untracked {number}".ljust(_SIZE).encode() for number in range(_WRITTEN)}
+NEEDED = {str(number % _KEYS).encode(): f"untracked {number}".ljust(_SIZE).encode() for number in range(MORE_THAN_TWO)}
 """The last value of each key of :func:`write_outdated_records`."""
 
 # Fresh: a stopped cleaner stays stopped for a partition's name, also after its topic was deleted and created again.
@@ -43,7 +44,7 @@ cleaner_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES 
 def write_outdated_records(*topics: Topic) -> None:
     """Write 2500 records of 1 kB with ten keys in turn: more than two segments, of which little must stay."""
     for topic in topics:
-        write_untracked_records(topic, _WRITTEN, size=_SIZE, keys=_KEYS)
+        write_untracked_records(topic, MORE_THAN_TWO, size=_SIZE, keys=_KEYS)
 
 
 def until_cleaning_s(cluster: Cluster) -> float:
@@ -93,8 +94,10 @@ def check_logs_whole(topic: Topic) -> None:
     [log] = topic.partitions
     for broker in _brokers(log):
         found = len(_records(log, broker))
-        if found != _WRITTEN:
-            raise PromiseBroken(f"{broker} has {found} of {_WRITTEN} records of {log}, which must not be compacted yet")
+        if found != MORE_THAN_TWO:
+            raise PromiseBroken(
+                f"{broker} has {found} of {MORE_THAN_TWO} records of {log}, which must not be compacted yet"
+            )
 
 
 def check_policy_enforced(compacted: Partition) -> None:

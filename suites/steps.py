@@ -215,13 +215,7 @@ def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeou
 
 def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float) -> None:
     """Wait until a reassignment of :func:`harness.cluster.reassign.execute` ended; check it like :func:`reassign`."""
-    await_until(
-        lambda: verify(cluster, *placements),
-        lambda unfinished: not unfinished,
-        timeout_s=timeout_s,
-        what=f"kafka-reassign-partitions --verify to report that all is done: {'; '.join(map(str, placements))}",
-        failure=PromiseBroken,
-    )
+    await_verified(cluster, *placements, timeout_s=timeout_s)
     check_in_named_log_dirs(placements)
     for placement in placements:
         partition = placement.partition
@@ -229,6 +223,22 @@ def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement
         state.reassigned(partition, chosen)
     state.check(also=[metadata_log])
     check_no_leftovers(cluster, {placement.partition.topic for placement in placements})
+
+
+def await_verified(
+    cluster: Cluster, *placements: Placement, timeout_s: float = timeouts.MOVE_S, preserve_throttles: bool = False
+) -> None:
+    """Run kafka-reassign-partitions with ``--verify`` until it reports that all is done.
+
+    :raises PromiseBroken: it does not report this in time
+    """
+    await_until(
+        lambda: verify(cluster, *placements, preserve_throttles=preserve_throttles),
+        lambda unfinished: not unfinished,
+        timeout_s=timeout_s,
+        what=f"kafka-reassign-partitions --verify to report that all is done: {'; '.join(map(str, placements))}",
+        failure=PromiseBroken,
+    )
 
 
 def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:

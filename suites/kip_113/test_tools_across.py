@@ -16,7 +16,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.reassign import Placement, cancel, execute, generate, list_under_way, verify
+from harness.cluster.reassign import Placement, cancel, execute, generate, list_under_way
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -39,6 +39,7 @@ from suites.steps import (
     RATES,
     SMALL_FETCHES,
     await_reassigned,
+    await_verified,
     check_not_added,
     check_reassigning,
     reassign,
@@ -107,13 +108,7 @@ def check_throttles_preserved(cluster: Cluster, topic: Topic, placement: Placeme
     throttled = [
         topic.cluster.brokers[0].admin.topic_configs(topic.name).get(name) for name in (OF_LEADER, OF_FOLLOWER)
     ]
-    await_until(
-        lambda: verify(cluster, placement, preserve_throttles=True),
-        lambda unfinished: not unfinished,
-        timeout_s=timeouts.MOVE_S,
-        what=f"kafka-reassign-partitions --verify --preserve-throttles to report that {placement} is done",
-        failure=PromiseBroken,
-    )
+    await_verified(cluster, placement, preserve_throttles=True)
     moving = {place.broker for place in placement.on if isinstance(place, LogDir)}
     for broker in placement.brokers:
         broker.configure({"jbod.preserved": topic.name})

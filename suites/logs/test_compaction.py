@@ -15,6 +15,7 @@ from suites.leadership import lead
 from suites.log_cleaning import (
     COMPACTED,
     FREQUENT_CLEANING,
+    MORE_THAN_TWO,
     NEEDED,
     check_logs_small,
     check_logs_whole,
@@ -26,7 +27,6 @@ from suites.steps import write_untracked_records
 from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values
 
 KEYS = 10
-MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
 LARGER_THAN_BUFFER = 500_000
 """Bytes: a cleaner's buffer has half of ``log.cleaner.io.buffer.size``, which is 512 KiB by default."""
 NO_TOMBSTONES = {"delete.retention.ms": "0"}

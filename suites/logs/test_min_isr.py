@@ -36,7 +36,7 @@ from suites.eligible_replicas import (
     created_with_records,
 )
 from suites.leadership import ELECTS_ELIGIBLE
-from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, check_logs_small
+from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, MORE_THAN_TWO, check_logs_small
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -49,7 +49,6 @@ from suites.steps import (
 )
 
 HOLDS_HIGH_WATERMARK = VersionRange.parse(">=3.7")
-MORE_THAN_TWO = 2500  # records of 1 kB: more than two segments
 MANY_CHECKPOINTS = 12  # 6 s: longer than replica.lag.time.max.ms
 WAITS_S = 12.0  # longer than the session of a broker and replica.lag.time.max.ms, after which the ISR shrinks
 

@@ -26,13 +26,12 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
 from suites.checks import check_led_by_another, check_refused
-from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, SMALL_SEGMENTS, check_logs_small
+from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, MORE_THAN_TWO, SMALL_SEGMENTS, check_logs_small
 from suites.on_disk import check_high_watermarks, check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, flipped_while_down, one_partition_per_log_dir, write_untracked_records
 
-MORE_THAN_TWO = 2500  # records of 1 kB
 LARGEST = 1 << 16  # bytes of a batch, far more than batches of these records have
 
 

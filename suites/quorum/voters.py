@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import closing
 from datetime import datetime, timedelta
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -46,15 +47,14 @@ def add_voter(cluster: Cluster, controller: Node) -> None:
 
     :raises PromiseBroken: the tool fails
     """
-    connection = quorum_of(cluster).controller_connection(controller)
-    await_until(
-        lambda: connection.ask(ApiVersionsRequest(client_software_name="jbod", client_software_version="1")),
-        timeout_s=timeouts.BOOT_S,
-        what=f"{controller.spec.name} to take requests",
-        retry_on=(NoAnswer,),
-        watch=controller.check_alive,
-    )
-    connection.close()
+    with closing(quorum_of(cluster).controller_connection(controller)) as connection:
+        await_until(
+            lambda: connection.ask(ApiVersionsRequest(client_software_name="jbod", client_software_version="1")),
+            timeout_s=timeouts.BOOT_S,
+            what=f"{controller.spec.name} to take requests",
+            retry_on=(NoAnswer,),
+            watch=controller.check_alive,
+        )
     with OwnPart(cluster, "add a controller to the voters", needs_all=False).served(), scratch("voter") as folder:
         # The tool finds the controller's settings and its own in one file; only one may say which authority is trusted.
         kept = {name: value for name, value in controller.spec.properties.items() if "ssl.truststore." not in name}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from contextlib import closing
 
 from faults.targets import leader_of, other_dir
 from harness import timeouts
@@ -19,7 +18,6 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
-from harness.kafka.transaction_requests import describe_transaction
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.producer import Transactions
@@ -29,7 +27,7 @@ from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import finish_move, reassign_by_request
 from suites.transactions.test_idempotence import new_producer
-from suites.transactions.test_transactions import DESCRIBES
+from suites.transactions.test_transactions import DESCRIBES, state_at
 
 RECORDS = 300
 
@@ -86,8 +84,7 @@ def check_only_coordinator(log: Partition, transactional_id: str) -> None:
 
 
 def _state_or_error(broker: Broker, transactional_id: str) -> str:
-    with closing(broker.new_connection()) as connection:
-        try:
-            return describe_transaction(connection, transactional_id)
-        except Refused as refused:
-            return refused.error
+    try:
+        return state_at(broker, transactional_id)
+    except Refused as refused:
+        return refused.error

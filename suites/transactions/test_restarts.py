@@ -189,7 +189,7 @@ def check_unbegun_refused(partition: Partition) -> None:
 
 
 def check_stale_markers_refused(partition: Partition) -> None:
-    """The leader refuses to end the open transaction by a marker of an earlier coordinator, or of an earlier one.
+    """The leader refuses to end the open transaction by a marker of an earlier coordinator or transaction.
 
     An earlier transaction's marker that is late has the epoch of the next transaction, if each has its own (KIP-890).
     """

@@ -114,19 +114,23 @@ def await_committed(log: Partition, transactional_id: str) -> None:
 
     :raises PromiseBroken: it does not complete it in time
     """
-
-    def state_of_id() -> str:
-        with closing(log.leader().new_connection()) as connection:
-            return describe_transaction(connection, transactional_id)
-
     await_until(
-        state_of_id,
+        lambda: state_at(log.leader(), transactional_id),
         lambda state: state == "CompleteCommit",
         timeout_s=timeouts.PROGRESS_S,
         what=f"the coordinator to complete the transaction of {transactional_id}",
         retry_on=(NoAnswer, Refused),
         failure=PromiseBroken,
     )
+
+
+def state_at(broker: Broker, transactional_id: str) -> str:
+    """The state of a transactional id, as this broker describes it.
+
+    :raises Refused: NOT_COORDINATOR from a broker that is not its coordinator
+    """
+    with closing(broker.new_connection()) as connection:
+        return describe_transaction(connection, transactional_id)
 
 
 def check_none_open(partition: Partition) -> None:
