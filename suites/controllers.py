@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import MetadataDir
 from harness.cluster.nodes.node import Node
 from harness.cluster.own_part import OwnPart
-from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.kraft import KRaftQuorum, node_id
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import NodeStarted
 from harness.journal import Journal, now
+from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
+from harness.kafka.request_log import RequestLog, requests_logged
 from harness.kafka.tool_answers import dump_directories
 from harness.waiting import await_until
 from harness.workload.pair import Pair
@@ -28,6 +31,17 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
     """The cluster's KRaft quorum."""
     assert isinstance(cluster.quorum, KRaftQuorum)
     return cluster.quorum
+
+
+def controllers_admin(cluster: Cluster) -> Admin:
+    """An admin client of the active controller (KIP-919); other controllers refuse changes."""
+    return quorum_of(cluster).controller_admin(cluster.active_controller())
+
+
+def controller_requests_logged(cluster: Cluster) -> AbstractContextManager[RequestLog]:
+    """Inside the block, the active controller logs its requests."""
+    controller = cluster.active_controller()
+    return requests_logged(controllers_admin(cluster), node_id(controller), controller.log)
 
 
 def last_start(journal: Journal, node: Node) -> datetime:

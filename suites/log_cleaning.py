@@ -62,11 +62,13 @@ def until_cleaning_s(cluster: Cluster) -> float:
 def check_logs_small(
     *topics: Topic,
     on: Sequence[Broker] | None = None,
+    segments: int = 2,
     timeout_s: float = timeouts.CLEANING_S,
 ) -> None:
     """Outdated records are removed: no log of the topics' first partitions stays larger than two segments.
 
     :param on: check the replicas of these brokers only (default: of all)
+    :param segments: the size of a clean log at most, in segments
     :param timeout_s: seconds from when all brokers clean (:func:`until_cleaning_s`)
     """
     partitions = [topic[0] for topic in topics]
@@ -76,7 +78,7 @@ def check_logs_small(
             f"{broker} has {size} bytes of {partition}"
             for partition in partitions
             for broker in (_brokers(partition) if on is None else on)
-            if (size := _size(partition, broker)) is None or size > 2 * SEGMENT
+            if (size := _size(partition, broker)) is None or size > segments * SEGMENT
         ]
 
     await_until(

@@ -387,6 +387,7 @@ class Admin:
         producer: Producer = UNNAMED,
         sequence: int = -1,
         transactional_id: str | None = None,
+        key: bytes | None = None,
         damaged: bool = False,
     ) -> int:
         """Write one record, as a client that takes this broker for the leader; returns its offset.
@@ -395,9 +396,10 @@ class Admin:
         :param timeout_s: seconds that the broker may wait for its followers
         :param sequence: the record's sequence number, if ``producer`` is idempotent
         :param transactional_id: that of ``producer``: the record is in a transaction. The request does not begin one
+        :param key: of the record; compacted topics require one
         :param damaged: flip a bit of the value after the checksum was computed
         """
-        records = _batch(value, producer, sequence, transactional=transactional_id is not None)
+        records = _batch(value, producer, sequence, key=key, transactional=transactional_id is not None)
         if damaged:
             records[-2] ^= 1  # behind the value is only the number of headers, which is one byte
         return self._produce(topic, {partition: bytes(records)}, acks, timeout_s, transactional_id)[partition]
@@ -451,6 +453,10 @@ class Admin:
         """
         return bytes(self._fetch(topic, partition, offset, replica=replica).records or b"")
 
+    def await_records(self, topic: str, partition: int, offset: int, *, wait_s: float) -> bytes:
+        """The record batches from an offset on, for a consumer that waits for them; empty after ``wait_s``."""
+        return bytes(self._fetch(topic, partition, offset, wait_s=wait_s).records or b"")
+
     def replica_to_read(self, topic: str, partition: int, offset: int, *, rack: str) -> int | None:
         """The broker to which the leader sends a consumer in this rack (KIP-392); None: it should read from the leader.
 
@@ -459,7 +465,15 @@ class Admin:
         return _if_any(int(self._fetch(topic, partition, offset, rack=rack).preferred_read_replica))
 
     def _fetch(
-        self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1, rack: str = "", replica: int = -1
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        leader_epoch: int = -1,
+        rack: str = "",
+        replica: int = -1,
+        wait_s: float = 0.0,
     ) -> FetchResponse.FetchableTopicResponse.PartitionData:
         wanted = FetchRequest.FetchTopic
         data = wanted.FetchPartition(
@@ -471,15 +485,15 @@ class Admin:
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
         request = FetchRequest(
             replica_id=replica,
-            max_wait_ms=0,
-            min_bytes=0,
+            max_wait_ms=round(wait_s * 1000),
+            min_bytes=1 if wait_s else 0,
             max_bytes=1 << 16,
             topics=topics,
             forgotten_topics_data=[],
             rack_id=rack,
             max_version=None if replica == -1 else _BY_REPLICA_ID,
         )
-        answer = self._connection.ask(request)
+        answer = self._connection.ask(request, timeout_s=wait_s + 5.0)
         check_answer(f"fetch {topic}-{partition} from {offset}", answer)
         got = answer.responses[0].partitions[0]
         check_answer(f"fetch {topic}-{partition} from {offset}", got)
@@ -724,7 +738,14 @@ class Admin:
         }
 
 
-def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1, *, transactional: bool = False) -> bytearray:
+def _batch(
+    value: bytes,
+    producer: Producer = UNNAMED,
+    sequence: int = -1,
+    *,
+    key: bytes | None = None,
+    transactional: bool = False,
+) -> bytearray:
     """A record batch with one record."""
     batch = MemoryRecordsBuilder(
         magic=2,
@@ -735,7 +756,7 @@ def _batch(value: bytes, producer: Producer = UNNAMED, sequence: int = -1, *, tr
         producer_epoch=producer.epoch,
         base_sequence=sequence,
     )
-    batch.append(timestamp=None, key=None, value=value)
+    batch.append(timestamp=None, key=key, value=value)
     batch.close()
     return bytearray(batch.buffer())
 

@@ -24,10 +24,12 @@ _END = f" ({LOGGER})"
 class Exchange:
     """A request and its response, with the fields that their version has.
 
+    :ivar at: when the node logged them, after the response
     :ivar name: of the request, such as BROKER_HEARTBEAT
     :ivar client_id: the name that the client gave itself
     """
 
+    at: datetime
     name: str
     client_id: str | None = None
     version: int
@@ -66,6 +68,7 @@ class RequestLog:
             if "Completed request:" in line.text and text.endswith(_END):  # else the line is not complete yet
                 read = msgspec.json.decode(text.removeprefix("Completed request:").removesuffix(_END), type=_Line)
                 yield Exchange(
+                    at=line.at,
                     name=read.request_header.request_api_key_name,
                     client_id=read.request_header.client_id,
                     version=read.request_header.request_api_version,

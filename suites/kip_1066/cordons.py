@@ -10,20 +10,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
-from harness.cluster.quorum.kraft import node_id
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
-from harness.kafka.request_log import RequestLog, requests_logged
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until
-from suites.controllers import last_start, quorum_of
+from suites.controllers import last_start
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 
@@ -32,17 +28,6 @@ cordon_scenario = functools.partial(
     scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True
 )
 CORDONED = "cordoned.log.dirs"
-
-
-def controllers_admin(cluster: Cluster) -> Admin:
-    """An admin client of the active controller (KIP-919); other controllers refuse changes."""
-    return quorum_of(cluster).controller_admin(cluster.active_controller())
-
-
-def controller_requests_logged(cluster: Cluster) -> AbstractContextManager[RequestLog]:
-    """Inside the block, the active controller logs its requests."""
-    controller = cluster.active_controller()
-    return requests_logged(controllers_admin(cluster), node_id(controller), controller.log)
 
 
 def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:

@@ -23,6 +23,7 @@ from harness.kafka.versions import CORDON_METADATA_VERSION, Tool
 from harness.runner.deviation import Deviation
 from harness.waiting import await_until
 from suites.checks import check_ends, check_promised_or_known, check_refused
+from suites.controllers import controller_requests_logged, controllers_admin
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
     DEFAULT_AMONG_SYNONYMS,
@@ -37,8 +38,6 @@ from suites.kip_1066.cordons import (
     CORDONED,
     await_in_force,
     await_known_to_controller,
-    controller_requests_logged,
-    controllers_admin,
     cordon,
     cordon_scenario,
 )

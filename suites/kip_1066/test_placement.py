@@ -24,13 +24,12 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_promised_or_known
-from suites.controllers import restarted_from_snapshot, restarted_with_snapshots
+from suites.controllers import controllers_admin, restarted_from_snapshot, restarted_with_snapshots
 from suites.deviations import PLACED_WITHOUT_HINT, REQUEST_OUTLASTS_CORDON
 from suites.kip_1066.cordons import (
     CORDONED,
     await_in_force,
     await_known_to_controller,
-    controllers_admin,
     cordon,
     cordon_scenario,
 )

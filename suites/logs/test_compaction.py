@@ -10,20 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.cluster.cluster import Cluster
+from harness.cluster.own_part import OwnPart
+from harness.cluster.reassign import Placement
 from harness.cluster.topic import Topic
+from harness.errors import PromiseBroken
 from suites.leadership import lead
 from suites.log_cleaning import (
     COMPACTED,
     FREQUENT_CLEANING,
     MORE_THAN_TWO,
     NEEDED,
+    SMALL_SEGMENTS,
     check_logs_small,
     check_logs_whole,
     check_policy_enforced,
     write_outdated_records,
 )
-from suites.scenario import scenario
-from suites.steps import write_untracked_records
+from suites.scenario import NO_FAULT, scenario
+from suites.steps import replicas_after, write_untracked_records
+from suites.transactions.test_idempotence import new_producer
 from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values
 
 KEYS = 10
@@ -82,3 +87,56 @@ def check_on_each_replica(topic: Topic, committed: Mapping[bytes, bytes | None])
     for broker in (log.leader(), *log.followers()):
         lead(log, broker)
         check_last_values(topic, "read_committed", committed)
+
+
+@scenario(
+    "logs/producer-compacted",
+    kip=112,
+    plan="compaction of the records of an idempotent producer, and a new replica of its log",
+    judged=False,
+    floors=NO_FAULT,
+    overrides=FREQUENT_CLEANING,
+)
+def test_producer_compacted(cluster: Cluster) -> None:
+    """A new replica that leads recognises the last batch of an idempotent producer, though its record is compacted."""
+    resent = cluster.create_topic("resent", replicas=2, configs=COMPACTED)
+    [log] = resent.partitions
+    first, second = log.leader(), *log.followers()
+    [third] = cluster.others(first, second)
+    producer = new_producer(log.leader())
+
+    def send() -> int:
+        with OwnPart(cluster, "take records", needs_all=False).served():
+            return log.leader().admin.produce(
+                log.topic, log.index, b"outdated soon", key=b"0", acks=-1, producer=producer, sequence=0
+            )
+
+    offset = send()
+    write_outdated_records(resent)
+    check_logs_small(resent)
+    cluster.reassign(log, [third, second])
+    replicas_after(Placement(partition=log, on=(third, second)), (first.id, second.id))
+    lead(log, third)
+    if (again := send()) != offset:
+        raise PromiseBroken(f"{third} appended a batch of {log} again that it had at offset {offset}: at {again}")
+
+
+MANY_KEYS = 44_500
+"""More than the 43,690 keys whose hashes, of 24 bytes each with their offset, fit into a cleaner's memory of 1 MiB."""
+
+
+@scenario(
+    "logs/more-keys-than-fit",
+    kip=112,
+    plan="compaction of more keys than fit into log.cleaner.dedupe.buffer.size, in several passes",
+    judged=False,
+    floors=NO_FAULT,
+    overrides=FREQUENT_CLEANING | {"log.cleaner.dedupe.buffer.size": str((1 << 20) + 1)},
+)
+def test_more_keys_than_fit(cluster: Cluster) -> None:
+    """A log with more keys than fit into the cleaner's memory is compacted in several passes, and stays cleanable."""
+    wide = cluster.create_topic("wide", configs=SMALL_SEGMENTS)
+    for _ in range(6):
+        write_untracked_records(wide, MANY_KEYS, keys=MANY_KEYS)
+    wide.configure(COMPACTED)
+    check_logs_small(wide, segments=3)

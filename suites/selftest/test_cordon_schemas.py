@@ -43,7 +43,8 @@ def test_the_requests_of_a_name_are_read_from_a_time_on(tmp_path: Path) -> None:
 
 
 def test_another_version_or_field_breaks_the_promise() -> None:
-    sent = Exchange(name="BROKER_HEARTBEAT", version=2, request={"brokerId": 1}, response={"errorCode": 0})
+    at = datetime(2026, 11, 27, tzinfo=UTC)
+    sent = Exchange(at=at, name="BROKER_HEARTBEAT", version=2, request={"brokerId": 1}, response={"errorCode": 0})
     check_fields([sent], [1, 2], request={"brokerId"}, response={"errorCode"})
     with breaks_promise("no such request"):
         check_fields([], [2])

@@ -34,6 +34,7 @@ from harness.kafka.versions import Mode
 
 CONTROLLER_ID = 100
 """The node id of the first controller; the others follow."""
+_SESSION = "broker.session.timeout.ms"
 _READ_BY_CONTROLLERS = (
     # By default the controller moves leaders every 5 min, and looks as often for those to elect uncleanly.
     "auto.leader.rebalance.enable",
@@ -113,11 +114,13 @@ class KRaftQuorum:
             "listener.security.protocol.map": f"CONTROLLER:{protocol},{protocol}:{protocol}",
             **self._security.node_settings(node, Mode.KRAFT, is_broker=is_broker),
             **self._spec.profile.of_mode[Mode.KRAFT],
-            "broker.session.timeout.ms": str(self._session_ms()),
+            _SESSION: str(self._session_ms()),
         }
 
     def _session_ms(self) -> int:
         """The time after which a dead broker is fenced: 6 s or more with standby controllers, or with TLS.
+
+        A scenario may set another.
 
         When the controller dies, a broker finds the next one only after 2 s (``controller.quorum.fetch.timeout.ms``)
         and some attempts to connect to the old address. In containers this took 3.3 s, and a session of 3 s fenced live
@@ -126,6 +129,8 @@ class KRaftQuorum:
         With TLS, the first handshakes of a controller that has just started are slow: on a busy machine, all brokers
         lost a session of 3 s, and the leaders changed.
         """
+        if own_ms := self._spec.overrides.get(_SESSION):
+            return int(own_ms)
         session_ms = self._spec.profile.session_ms(Mode.KRAFT)
         is_quick = len(self._addresses) == 1 and self._security.listeners is ListenerSecurity.PLAINTEXT
         return session_ms if is_quick else max(session_ms, 6000)

@@ -1,0 +1,70 @@
+"""Shows that a record wakes the requests that wait for it.
+
+Without that, each write with acks=all would take up to ``replica.fetch.wait.max.ms``, and no record would be lost.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
+from harness.errors import PromiseBroken
+from harness.kafka.admin import Admin
+from suites.scenario import NO_FAULT, scenario
+
+WAIT_S = 8.0
+"""``replica.fetch.wait.max.ms`` here, and how long consumers wait: far longer than a record takes to all replicas."""
+TIMES = 5
+"""How often it is tried; the median tolerates pauses of the machine."""
+
+
+@scenario(
+    "logs/waiting-fetches",
+    kip=18,
+    plan="ISR: followers and a consumer, which wait for records, get one as soon as it is there",
+    judged=False,
+    floors=NO_FAULT,
+    overrides={
+        "replica.fetch.wait.max.ms": f"{WAIT_S * 1000:.0f}",
+        "replica.lag.time.max.ms": "30000",
+    },
+)
+def test_waiting_fetches(cluster: Cluster) -> None:
+    """A record wakes the fetches that wait for it: it is acked soon, and a consumer gets it soon.
+
+    Consumers of followers are not asked: a follower may hear of a high watermark after ``replica.fetch.wait.max.ms``.
+    """
+    [orders] = cluster.create_topic("orders", replicas=3).partitions
+    consumer = Admin(orders.leader().new_connection())
+    acked, read = zip(*(seconds_awaited(orders, consumer) for _ in range(TIMES)), strict=True)
+    for what, each in ("an ack", acked), ("a consumer", read):
+        if (median := statistics.median(each)) > WAIT_S / 2:
+            raise PromiseBroken(
+                f"{what} took {median:.1f} s: fetches that wait for a record, for up to {WAIT_S:.0f} s, were not woken"
+            )
+
+
+def seconds_awaited(partition: Partition, consumer: Admin) -> tuple[float, float]:
+    """Write a record with acks=all while a consumer waits for it.
+
+    Returns the seconds until the ack, and until the consumer has the record.
+    """
+    leader, waiting = partition.leader().admin, Barrier(2)
+    end = leader.end_offset(partition.topic, partition.index)
+
+    def await_record() -> float:
+        waiting.wait()
+        consumer.await_records(partition.topic, partition.index, end, wait_s=WAIT_S)
+        return time.monotonic()
+
+    with ThreadPoolExecutor(1) as apart:
+        read = apart.submit(await_record)
+        waiting.wait()
+        began = time.monotonic()
+        leader.produce(partition.topic, partition.index, b"awaited", acks=-1, timeout_s=2 * WAIT_S)
+        acked = time.monotonic()
+        return acked - began, read.result() - began
