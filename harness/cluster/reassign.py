@@ -86,6 +86,7 @@ def execute(
     throttle: int | None = None,
     log_dirs_throttle: int | None = None,
     timeout_ms: int | None = None,
+    keep_factor: bool = False,
 ) -> list[Placement]:
     """Begin to move replicas; returns when Kafka has accepted the request, before the moves complete.
 
@@ -93,6 +94,7 @@ def execute(
     :param log_dirs_throttle: bytes a second between log dirs; :func:`verify` removes it
     :param timeout_ms: how long the tool repeats AlterReplicaLogDirs to a broker that does not have the replica yet;
         None: the tool's default, 10 s
+    :param keep_factor: pass ``--disallow-replication-factor-change`` (KIP-860)
     :returns: the current placements that the tool prints, for a rollback
     :raises FailedOwnPart: the tool refused or gave up; with its output
     """
@@ -102,6 +104,7 @@ def execute(
         "--timeout": timeout_ms,
     }
     options = [word for option, limit in limits.items() if limit is not None for word in (option, str(limit))]
+    options += ["--disallow-replication-factor-change"] if keep_factor else []
     cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), options=options)
     output = _run_on(cluster, "--execute", placements, *options)
     return [current for of_plan in _plans(cluster, output) for current in of_plan]

@@ -34,6 +34,7 @@ _CLASSES: Mapping[Tool, str] = {
     Tool.TOPICS: "TopicCommand",
     Tool.REASSIGN: "ReassignPartitionsCommand",
     Tool.LOG_DIRS: "LogDirsCommand",
+    Tool.LEADER_ELECTION: "LeaderElectionCommand",
     Tool.DUMP_LOG: "DumpLogSegments",
     Tool.VERIFIABLE_PRODUCER: "VerifiableProducer",
     Tool.VERIFIABLE_CONSUMER: "VerifiableConsumer",

@@ -129,6 +129,7 @@ PLAINTEXT = ClientSecurity()
 
 _CONFIG_OPTIONS: Mapping[Tool, str] = {
     Tool.CLUSTER: "--config",
+    Tool.LEADER_ELECTION: "--admin.config",
     Tool.VERIFIABLE_PRODUCER: "--producer.config",
     Tool.VERIFIABLE_CONSUMER: "--consumer.config",
 }

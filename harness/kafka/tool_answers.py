@@ -69,6 +69,15 @@ def _ids(text: str) -> tuple[int, ...]:
     return tuple(map(int, filter(None, text.strip().split(","))))
 
 
+def elect_preferred_leader(distribution: Distribution, bootstrap: Bootstrap, topic: str, partition: int) -> list[str]:
+    """Run ``kafka-leader-election --election-type preferred`` for a partition; the lines that it prints.
+
+    :raises ToolFailed: the leader could not be elected
+    """
+    which = ("--election-type", "preferred", "--topic", topic, "--partition", str(partition))
+    return tool_lines(distribution, Tool.LEADER_ELECTION, *bootstrap.of_tool(Tool.LEADER_ELECTION), *which)
+
+
 def describe_log_dirs(
     distribution: Distribution, bootstrap: Bootstrap, brokers: Collection[int], *only: str
 ) -> dict[int, tuple[LogDirState, ...]]:

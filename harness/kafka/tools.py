@@ -7,6 +7,7 @@ the brokers' user.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -121,9 +122,16 @@ def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int
 
 
 def reason(output: Iterable[str], errors: str) -> str:
-    """Why a tool failed: the lines that it printed for an error, else the last line that it logged or printed."""
+    """Why a tool failed: the lines that it printed for an error, else the last line that it logged or printed.
+
+    A line that ends with a colon is followed by what it announces.
+    """
     printed = [line.strip() for line in output if line.strip()]
-    causes = [line for line in printed if line.startswith(("Error", "Caused by: ", "Could not "))]
+    causes = [
+        f"{line} {after}" if line.endswith(":") else line
+        for line, after in itertools.pairwise([*printed, ""])
+        if line.startswith(("Error", "Caused by: ", "Could not "))
+    ]
     logged = [
         line
         for line in errors.strip().splitlines()

@@ -40,6 +40,7 @@ class Tool(StrEnum):
     TOPICS = "topics"
     REASSIGN = "reassign"
     LOG_DIRS = "log-dirs"
+    LEADER_ELECTION = "leader-election"
     DUMP_LOG = "dump-log"
     VERIFIABLE_PRODUCER = "verifiable-producer"
     VERIFIABLE_CONSUMER = "verifiable-consumer"

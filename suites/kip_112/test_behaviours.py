@@ -19,11 +19,11 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
-from harness.errors import PromiseBroken
+from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
-from harness.kafka.tool_answers import describe_topics
+from harness.kafka.tool_answers import describe_topics, elect_preferred_leader
 from harness.kafka.versions import Mode, VersionRange
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.measure.floors import Floors
@@ -326,10 +326,21 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_not_elected(state: StateCheck, lone: Topic) -> None:
-    """An operator who asks for the election of a preferred leader is refused where its only replica is offline."""
-    for partition in lone.partitions:
-        if state.expected(lone.name, partition.index).leader is None:
-            check_election_refused(partition, "PREFERRED_LEADER_NOT_AVAILABLE")
+    """An operator who asks for the election of a preferred leader is refused where its only replica is offline.
+
+    kafka-leader-election ends with an error, too.
+    """
+    offline = [each for each in lone.partitions if state.expected(lone.name, each.index).leader is None]
+    for partition in offline:
+        check_election_refused(partition, "PREFERRED_LEADER_NOT_AVAILABLE")
+    cluster = state.cluster
+    try:
+        printed = elect_preferred_leader(cluster.distribution, cluster.bootstrap, lone.name, offline[0].index)
+    except ToolFailed as failed:
+        if "PreferredLeaderNotAvailable" not in str(failed):
+            raise
+    else:
+        raise PromiseBroken(f"kafka-leader-election ended without an error for {offline[0]}, and printed {printed}")
 
 
 def check_topics_tool_shows_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> None:

@@ -22,6 +22,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import VersionRange
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.background import in_background
@@ -48,6 +49,8 @@ from suites.steps import (
 )
 
 THROTTLES = (MOVE_THROTTLE, *RATES)
+KEEPS_FACTOR = VersionRange.parse(">=4.1")
+"""Builds that can be asked to keep the replication factor (KIP-860)."""
 TRIES = 10
 PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy creating replicas
 
@@ -81,6 +84,8 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_settings(broker, dict.fromkeys(THROTTLES))
             check_throttled(orders, None, None)
         pair.await_progress(after=now())
+        if cluster.distribution.version in KEEPS_FACTOR:
+            check_factor_kept(orders[0])
         chosen = cluster.brokers[1:]
         current, proposed = generate(cluster, [beside], chosen)
         check_current(state, beside, current)
@@ -239,6 +244,17 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
         if after != before:
             raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
     return after
+
+
+def check_factor_kept(partition: Partition) -> None:
+    """Whoever asks to keep the number of replicas is refused to change it, and nothing is reassigned (KIP-860)."""
+    cluster, before = partition.cluster, partition.describe().replicas
+    fewer = Placement(partition=partition, on=tuple(cluster.broker(id) for id in before[:-1]))
+    said = execution_error(cluster, fewer, keep_factor=True)
+    if said is None or "replication factor" not in said:
+        raise PromiseBroken(f"{fewer} changes the replication factor, and must be refused; the error is {said}")
+    if (after := replicas_after(fewer, before)) != before:
+        raise PromiseBroken(f"{fewer} was refused, and the replicas went from {before} to {after}")
 
 
 def check_listed(cluster: Cluster) -> None:

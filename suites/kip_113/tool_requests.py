@@ -18,10 +18,12 @@ from harness.waiting import await_until
 TOOLS_CLIENT_ID = "reassign-partitions-tool"
 
 
-def execution_error(cluster: Cluster, *placements: Placement, timeout_ms: int | None = None) -> str | None:
-    """The error of kafka-reassign-partitions --execute; None if it succeeds."""
+def execution_error(
+    cluster: Cluster, *placements: Placement, timeout_ms: int | None = None, keep_factor: bool = False
+) -> str | None:
+    """The error of kafka-reassign-partitions --execute; None if it succeeds. See :func:`execute` for the options."""
     try:
-        execute(cluster, *placements, timeout_ms=timeout_ms)
+        execute(cluster, *placements, timeout_ms=timeout_ms, keep_factor=keep_factor)
     except ToolFailed as error:
         return str(error)
     return None

@@ -163,6 +163,13 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=VersionRange.parse(">=2.2"),
     ),
     tool(
+        id="tool-leader-election",
+        what="kafka-leader-election --election-type preferred --topic --partition",
+        words=("--bootstrap-server", "--admin.config"),
+        needed_by=("kip-112/what-users-see",),
+        builds=VersionRange.parse(">=2.4"),
+    ),
+    tool(
         id="tool-log-dirs",
         what="kafka-log-dirs --describe --broker-list, alone and with --topic-list",
         words=("--bootstrap-server",),

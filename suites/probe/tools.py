@@ -88,6 +88,14 @@ def _create(trial: Trial) -> str:
     return "by-tool"
 
 
+@tries("tool-leader-election")
+def _leader_election(trial: Trial) -> str:
+    lines = tool_answers.elect_preferred_leader(trial.cluster.distribution, trial.broker.bootstrap, TOPIC, 0)
+    if not any(f"{TOPIC}-0" in line for line in lines):
+        raise Lacking(f"it does not name {TOPIC}-0: {lines}")
+    return lines[-1]
+
+
 @tries("tool-log-dirs")
 def _log_dirs(trial: Trial) -> str:
     for only in ((), ("--topic-list", TOPIC)):

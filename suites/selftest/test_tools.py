@@ -15,6 +15,7 @@ LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed
     ("printed", "logged", "why"),
     [
         ("doing\nError: no such topic\nCaused by: x\n\tat y\n", "", "Error: no such topic; Caused by: x"),
+        ("Error in partition(s):\nt-0: bad\n\tat y\n", "", "Error in partition(s): t-0: bad"),
         ("Could not downgrade x to 1. It is y.\n", "1 operation(s) failed.\n", "Could not downgrade x to 1. It is y."),
         ("Timed out before it could be started\n", LOGGING, "Timed out before it could be started"),
         ("", LOGGING + "kafka.X: bad\n\tat y\n", "kafka.X: bad"),
