@@ -18,7 +18,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.session_loss import lost_session
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch, alter_partition, assign_replica, heartbeat, register_broker
 from harness.kafka.follower_requests import fetch_as_process

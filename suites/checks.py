@@ -36,7 +36,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload

@@ -9,7 +9,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import EligibleReplicas
 from harness.kafka.tool_answers import describe_topics

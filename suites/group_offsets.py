@@ -20,7 +20,8 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, PromiseBroken
 from harness.events import FollowersHeld
 from harness.journal import now
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background

@@ -12,7 +12,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, JbodError, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import PartitionState
 from harness.kafka.versions import VersionRange

@@ -15,7 +15,8 @@ from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.host.volume import Volume
 from harness.journal import Journal, now
-from harness.kafka.admin import Admin, DynamicConfigs
+from harness.kafka.admin import Admin
+from harness.kafka.config_requests import DynamicConfigs
 from harness.kafka.connection import Connection
 from harness.kafka.distribution import Distribution
 from harness.kafka.mbeans import MBeans

@@ -21,7 +21,8 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import EngineGone, JbodError, PromiseBroken
 from harness.host.undo import UndoLog
 from harness.journal import Journal, now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import ClusterState, PartitionState, Reassignment

@@ -29,7 +29,7 @@ from harness.errors import EngineGone, HarnessError
 from harness.host.cache import cache_dir
 from harness.host.volume import Volume, make_volumes, sync
 from harness.journal import Journal
-from harness.kafka.admin import Acl
+from harness.kafka.acl_requests import Acl
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import Distribution, jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options

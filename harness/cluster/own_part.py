@@ -25,7 +25,7 @@ from harness.errors import (
 from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
 from harness.host.disk_space import why_full
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.waiting import CROWDED
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from harness.host.ports import HOST
-from harness.kafka.admin import Acl
+from harness.kafka.acl_requests import Acl
 from harness.kafka.security import PLAINTEXT, ClientSecurity, ListenerSecurity, login_module, properties_text
 from harness.kafka.versions import Mode
 

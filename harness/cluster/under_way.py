@@ -9,7 +9,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.errors import BuildLacks, Inconclusive, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.waiting import await_until

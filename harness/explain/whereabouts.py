@@ -16,7 +16,8 @@ from harness.cluster.security import security_of
 from harness.errors import HarnessError
 from harness.explain.records import Facts
 from harness.explain.segments import Contents, Name, StoredRecord, read_contents
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.distribution import Distribution
 from harness.kafka.security import ClientSecurity

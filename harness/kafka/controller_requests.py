@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from harness.kafka.admin import error_name
+from harness.kafka.answers import error_name
 from harness.kafka.connection import Connection
 
 _ALTER_PARTITION, _REGISTER_BROKER, _HEARTBEAT, _ASSIGN_REPLICAS = 56, 62, 63, 73  # ApiKeys

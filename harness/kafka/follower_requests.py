@@ -6,7 +6,7 @@ import uuid
 
 from kafka.protocol.consumer import FetchRequest
 
-from harness.kafka.admin import check_answer
+from harness.kafka.answers import check_answer
 from harness.kafka.connection import Connection
 from harness.kafka.controller_requests import BrokerEpoch
 

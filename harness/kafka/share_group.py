@@ -17,7 +17,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.record import MemoryRecords
 
 from harness import timeouts
-from harness.kafka.admin import check_answer
+from harness.kafka.answers import check_answer
 from harness.kafka.connection import Connection
 from harness.kafka.distribution import Distribution
 from harness.kafka.request_schemas import request_class

@@ -9,8 +9,9 @@ from __future__ import annotations
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from harness.kafka.admin import Producer, check_answer
+from harness.kafka.answers import check_answer
 from harness.kafka.connection import Connection
+from harness.kafka.record_requests import Producer
 
 _LEGACY = 1  # the version of WriteTxnMarkers that every build since 2.8 knows
 _WITH_TRANSACTION_VERSION = 2  # the first one with the transaction version of a marker (KIP-1228)

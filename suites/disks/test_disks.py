@@ -24,7 +24,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import BrokersChanged, NodeKilled, NodeStopped, NodeStopping, PartitionChanged
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.measure.floors import Floors

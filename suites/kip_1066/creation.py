@@ -18,7 +18,8 @@ from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background

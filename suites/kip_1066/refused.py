@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from suites.checks import check_refused
 
 

@@ -15,7 +15,8 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.request_log import requests_logged
 from harness.kafka.tool_answers import describe_dynamic_configs, document_configs
 from harness.kafka.tools import tool_output

@@ -18,7 +18,8 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.tool_answers import UNASSIGNED, dump_snapshot
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload

@@ -20,7 +20,8 @@ from harness.cluster.reassign import Placement, execute
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until

@@ -26,7 +26,8 @@ from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.broker_log import LogLine
 from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload

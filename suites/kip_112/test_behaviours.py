@@ -21,7 +21,8 @@ from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics, elect_preferred_leader
 from harness.kafka.versions import Mode, VersionRange

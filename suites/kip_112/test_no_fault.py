@@ -24,7 +24,8 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case import Case

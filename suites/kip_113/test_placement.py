@@ -17,7 +17,8 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_promised_or_known, promised
 from suites.deviations import ANY_REFUSED, UNKNOWN_TOPIC_ANSWERED

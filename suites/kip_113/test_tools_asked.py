@@ -26,7 +26,8 @@ from harness.cluster.reassign import Placement, execute, verify
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.request_log import requests_logged
 from harness.kafka.tools_jvm import public_methods, tool_lines
 from harness.kafka.versions import Mode, Tool, VersionRange

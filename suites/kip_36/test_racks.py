@@ -13,7 +13,8 @@ from harness.cluster.reassign import generate
 from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Mode, Tool

@@ -19,7 +19,8 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.timeouts import RECOVERY_S
 from harness.waiting import await_until, let_pass

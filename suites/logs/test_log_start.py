@@ -18,7 +18,7 @@ from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused

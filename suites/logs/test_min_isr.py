@@ -18,7 +18,8 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode, VersionRange

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from harness.kafka import mbeans
-from harness.kafka.admin import NewTopic, Producer, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
+from harness.kafka.record_requests import Producer
 from harness.kafka.share_group import Acquired, ShareSession, heartbeat
 from harness.kafka.transaction_requests import describe_transaction, write_marker
 from harness.waiting import await_until

@@ -9,7 +9,8 @@ from harness.cluster.security import ACLS
 from harness.cluster.spec import ClusterSpec
 from harness.host.scratch import scratch
 from harness.journal import Journal
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.security import ListenerSecurity
 from suites.probe.trial import ONE_REPLICA, Lacking, Trial, tries
 

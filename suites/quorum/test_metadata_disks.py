@@ -14,7 +14,7 @@ from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload

@@ -14,7 +14,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.nodes.node import Node
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.case_workload import CaseWorkload

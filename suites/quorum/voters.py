@@ -16,7 +16,7 @@ from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import node_id
 from harness.errors import PromiseBroken, ToolFailed
 from harness.host.scratch import scratch
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import QuorumReplica, QuorumState
 from harness.kafka.security import properties_text

@@ -10,7 +10,7 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
 from harness.waiting import await_until

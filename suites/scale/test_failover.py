@@ -24,7 +24,8 @@ from harness.cluster.nodes.node import cpu_s
 from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload

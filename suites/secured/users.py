@@ -14,7 +14,9 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.security import User
 from harness.errors import PromiseBroken, ToolFailed
-from harness.kafka.admin import Acl, Admin, Refused
+from harness.kafka.acl_requests import Acl
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import VersionRange
 from suites.scenario import scenario

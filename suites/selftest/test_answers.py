@@ -11,7 +11,8 @@ import pytest
 from harness.cluster.topic import Partition
 from harness.crowding import EASY, Crowding
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from suites.kip_112.test_access import read_meets_error
 from suites.kip_113.test_requests import LEAST_LOOKS, SWAPS, TWICE_AT_MOST, check_one_at_a_time
 from suites.selftest.fakes import deviation_kinds, fake, fake_broker, fake_cluster, log_dir_at

@@ -15,7 +15,8 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 from harness.journal import Journal
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ReplicaInDir

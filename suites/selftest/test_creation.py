@@ -16,7 +16,8 @@ from harness.cluster.topic import Topic
 from harness.crowding import Crowding, Deadline
 from harness.errors import JbodError, PromiseBroken
 from harness.host.undo import UndoLog
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.mbeans import MBeans
 from harness.kafka.metadata import LogDirState, PartitionState

@@ -13,7 +13,8 @@ from harness.cluster.broker import Broker
 from harness.cluster.topic import Partition
 from harness.crowding import Crowding, Deadline
 from harness.journal import now
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.security import Bootstrap
 from harness.kafka.versions import Mode
 from suites import group_offsets

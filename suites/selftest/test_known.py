@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.versions import KafkaVersion
 from harness.runner.deviation import Deviation
 from suites import deviations

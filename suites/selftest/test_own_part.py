@@ -27,7 +27,8 @@ from harness.errors import (
     ToolTooLate,
 )
 from harness.host.undo import UndoLog
-from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from harness.kafka.mbeans import MBeans

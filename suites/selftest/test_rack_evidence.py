@@ -12,7 +12,8 @@ from harness import timeouts
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import DeviationEvent
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.metadata import ClusterState, PartitionState
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.deviation import Deviation, Expectation

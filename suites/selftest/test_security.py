@@ -25,7 +25,8 @@ from harness.cluster.security import ACLS, SUPER_USERS, UNPROTECTED, ClusterSecu
 from harness.cluster.spec import ClusterSpec
 from harness.history.run_folder import RunRecord
 from harness.journal import Journal
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
 from harness.kafka.builds import BuildOptions, BuildRecord, Builds
 from harness.kafka.connection import NoAnswer
 from harness.kafka.java_client import cordoned_flags

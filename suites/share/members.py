@@ -20,7 +20,7 @@ from harness import timeouts
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import AwaitTimeout, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.share_group import Acknowledgement, ShareSession, heartbeat
 from harness.waiting import await_until

@@ -19,7 +19,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, PromiseBroken
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.stored_log import batches
 from harness.kafka.tiered_storage import METADATA_TOPIC, remote_files

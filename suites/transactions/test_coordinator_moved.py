@@ -16,7 +16,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until

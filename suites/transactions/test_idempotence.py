@@ -22,8 +22,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Producer, Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.record_requests import Producer
 from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.leadership import lead

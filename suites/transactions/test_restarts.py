@@ -19,8 +19,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
-from harness.kafka.admin import Producer, Refused
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.record_requests import Producer
 from harness.kafka.transaction_requests import write_marker
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until

@@ -19,7 +19,8 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.transaction_requests import describe_transaction
 from harness.kafka.versions import VersionRange
