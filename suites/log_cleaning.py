@@ -19,9 +19,10 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused
+from suites.moves import SMALL_FETCHES
 from suites.on_disk import log_bytes
 from suites.scenario import scenario
-from suites.steps import SMALL_FETCHES, write_untracked_records
+from suites.steps import write_untracked_records
 
 SEGMENT = 1 << 20  # the least that Kafka 4 allows; a thousand records of 1 kB
 SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import re
 import uuid
@@ -26,9 +25,8 @@ from harness.cluster.log_dir import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
-from harness.cluster.reassign import Placement, execute, verify
 from harness.cluster.topic import Partition, Topic
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Tool
@@ -41,21 +39,17 @@ from suites.checks import (
     check_noticed,
     check_notified,
     check_rebuilt,
-    check_settings,
-    promised,
     refuses_to_start,
 )
-from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS
 from suites.followers_behind import injected_ahead
-from suites.observations import metadata_log
 from suites.observing import observe
-from suites.on_disk import check_no_leftovers
 from suites.state_check import StateCheck
 
 UNWRITABLE = r"Failed to write meta\.properties due to"
 """The log line of a broker that ends at its start because it cannot write to a log dir."""
 
 ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
+
 NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
 """The log lines of a broker that ends because it has no good log dir: at run time, and at its start."""
 
@@ -202,157 +196,6 @@ def await_replica(broker: Broker, partition: Partition, timeout_s: float = timeo
     return log_dir
 
 
-def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
-    """Run kafka-reassign-partitions with ``--execute``, and ``--verify`` until it reports that all is done.
-
-    Then all sources must agree, and no broker may have leftovers or a replica twice.
-
-    :raises PromiseBroken: the reassignment does not end in time; the error has the tool's answer
-    """
-    execute(cluster, *placements)
-    await_reassigned(cluster, state, *placements, timeout_s=timeout_s)
-
-
-def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float) -> None:
-    """Wait until a reassignment of :func:`harness.cluster.reassign.execute` ended; check it like :func:`reassign`."""
-    await_verified(cluster, *placements, timeout_s=timeout_s)
-    check_in_named_log_dirs(placements)
-    for placement in placements:
-        partition = placement.partition
-        chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
-        state.reassigned(partition, chosen)
-    state.check(also=[metadata_log])
-    check_no_leftovers(cluster, {placement.partition.topic for placement in placements})
-
-
-def await_verified(
-    cluster: Cluster, *placements: Placement, timeout_s: float = timeouts.MOVE_S, preserve_throttles: bool = False
-) -> None:
-    """Run kafka-reassign-partitions with ``--verify`` until it reports that all is done.
-
-    :raises PromiseBroken: it does not report this in time
-    """
-    await_until(
-        lambda: verify(cluster, *placements, preserve_throttles=preserve_throttles),
-        lambda unfinished: not unfinished,
-        timeout_s=timeout_s,
-        what=f"kafka-reassign-partitions --verify to report that all is done: {'; '.join(map(str, placements))}",
-        failure=PromiseBroken,
-    )
-
-
-def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:
-    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas."""
-    for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
-        if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
-            raise PromiseBroken(
-                f"kafka-reassign-partitions reported {partition} as moved into {log_dir}, but {differs}"
-            )
-
-
-def reassign_by_request(state: StateCheck, partition: Partition, *brokers: Broker) -> None:
-    """Reassign a partition to these brokers by an AlterPartitionReassignments request (KIP-455), and check the end."""
-    reassign_together(state, Placement(partition=partition, on=brokers))
-
-
-def reassign_together(state: StateCheck, *placements: Placement) -> None:
-    """Reassign several partitions in parallel by requests, and wait until all sources agree.
-
-    A replica that is offline stays in its log dir.
-    """
-    for placement in placements:
-        state.cluster.reassign(placement.partition, placement.brokers)
-    await_no_reassignment(state.cluster)
-    for placement in placements:
-        partition = placement.partition
-        offline = state.expected(partition.topic, partition.index).offline
-        chosen = [
-            state.log_dir_of(partition, broker) if broker.id in offline else partition.log_dir_on(broker)
-            for broker in placement.brokers
-        ]
-        state.reassigned(partition, chosen)
-    state.check(also=[metadata_log])
-
-
-def await_no_reassignment(cluster: Cluster, *, timeout_s: float = timeouts.MOVE_S) -> None:
-    """Wait until no reassignment is under way.
-
-    :raises PromiseBroken: one takes longer than a replica may take to catch up
-    """
-    await_until(
-        cluster.reassignments,
-        lambda under_way: not under_way,
-        timeout_s=timeout_s,
-        what="all reassignments to end",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-
-
-def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ...]:
-    """The replicas of a partition once no reassignment is under way: those from before, or those of the placement.
-
-    All brokers are asked, since some hear later of the end.
-
-    :raises PromiseBroken: brokers name other replicas, or disagree, for too long
-    """
-    cluster, partition = placement.partition.cluster, placement.partition
-    await_no_reassignment(cluster)
-    ends = [{tuple(before)}, {tuple(broker.id for broker in placement.brokers)}]
-    [replicas] = await_until(
-        lambda: {partition.describe(broker).replicas for broker in cluster.live_brokers()},
-        lambda seen: seen in ends,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"all brokers to name the replicas of {partition}: {before}, or those of {placement}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-    return replicas
-
-
-def check_reassigning(cluster: Cluster, partition: Partition, *, failure: type[JbodError] = PromiseBroken) -> None:
-    """A reassignment of the partition is under way, and its leader counts it in ReassigningPartitions.
-
-    :param failure: the error if it has ended though its replicas could hardly be copied; Inconclusive where nothing
-        proves that a throttle was in force before it began
-    """
-    under_way = cluster.reassignments()
-    if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
-        raise failure(f"the reassignment of {partition} ended, though its new replicas could hardly be copied")
-    leader = partition.leader()
-    if leader.mbeans is not None:
-        await_until(
-            leader.mbeans.reassigning,
-            timeout_s=timeouts.REQUEST_S,
-            what=f"{leader} to count the reassignment of {partition} in ReassigningPartitions",
-            retry_on=(NoAnswer,),
-            failure=failure,
-        )
-    cluster.journal.write("reassignment.under_way", partition=str(partition))
-
-
-OF_LEADER, OF_FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-"""Configs of topics: the replicas that are throttled (KIP-73)."""
-RATES = LEADER_RATE, FOLLOWER_RATE = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-"""Configs of brokers, in bytes a second."""
-
-
-def throttle_replication(*topics: Topic, rate: int, replicas: str = "*") -> None:
-    """Throttle replicas of these topics to so many bytes a second on each broker, and wait until that is in force.
-
-    A broker may apply a config together with a reassignment, and the config last. So this waits before one begins.
-
-    :param replicas: the throttled replicas of each topic: all, or a list of ``partition:broker``
-    """
-    brokers = topics[0].cluster.brokers
-    for topic in topics:  # first: a broker that knows its rate then knows this, too
-        topic.configure(dict.fromkeys((OF_LEADER, OF_FOLLOWER), replicas))
-    for broker in brokers:
-        broker.configure(dict.fromkeys(RATES, str(rate)))
-    for broker in brokers:
-        check_settings(broker, dict.fromkeys(RATES, str(rate)))
-
-
 def restart_after_healing(state: StateCheck, broker: Broker) -> None:
     """Restart a broker whose log dirs are all good again, and wait until all sources agree."""
     broker.stop()
@@ -376,25 +219,6 @@ def ends_as_known(cluster: Cluster, broker: Broker, deviation: Deviation, *, say
     line = refuses_to_start(broker, saying=saying)
     seen = line.text if line else "it starts"
     return observe(deviation, cluster, deviates=line is not None, seen=seen)
-
-
-def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> None:
-    """A reassignment that was adding a replica on this broker was cancelled: the replica is gone.
-
-    On builds with :data:`CANCELLED_REPLICA_STAYS`, only the broker and the disk still have it, and it is expected from
-    here on.
-    """
-    has_it = f"has a {partition} in"
-    counted = rf"the MBeans of {broker} say PartitionCount \d+ instead of \d+"
-    besides = rf"the disk {has_it} \1 of {broker}(?:; {counted})?"
-    stays = rf"last seen: \['{broker} {has_it} (\S+) of {broker}'\]; besides: {besides}$"
-    with promised(state.cluster, unless=CANCELLED_REPLICA_STAYS, seen=stays) as outcome:
-        state.check()
-    if outcome.deviates:
-        kept = broker.log_dir_of(partition.topic, partition.index)
-        assert kept is not None, "all sources have just shown that it is there"
-        state.replica_kept(partition, kept)
-        state.check()
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:
@@ -447,14 +271,6 @@ def _format(cluster: Cluster, broker: Broker, *options: str) -> tuple[int, str]:
     return done.returncode, (done.stderr or done.stdout).strip()
 
 
-MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
-MOVES_FREE = {MOVE_THROTTLE: str(1 << 40)}
-MOVES_HELD = {MOVE_THROTTLE: "1"}
-AMPLE_RATE = 1 << 30
-"""Bytes a second: a throttle that holds nothing up."""
-# Broker settings for cases that hold moves. The throttle applies after the first fetch, which is up to 1 MB by default.
-# A throttled move waits for the backoff, a second by default, and would fall behind its rate.
-SMALL_FETCHES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
 RARE_CHECKPOINTS = dict.fromkeys(
     (
         "replica.high.watermark.checkpoint.interval.ms",
@@ -464,128 +280,8 @@ RARE_CHECKPOINTS = dict.fromkeys(
     "600000",
 )
 """Broker settings with which another access to a log dir meets an error before a checkpoint does."""
+
 OFTEN_MS = 1000
-
-
-@contextmanager
-def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
-    """Inside the block, KIP-113's throttle holds moves between the brokers' log dirs.
-
-    :param rate: bytes a second for each broker; with 1 a move stands still after one fetch
-    """
-    for broker in brokers:
-        broker.configure({MOVE_THROTTLE: str(rate)})
-    yield
-    for broker in brokers:
-        broker.configure(MOVES_FREE)
-
-
-def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None, waits: bool = False) -> None:
-    """Begin to move a replica into another log dir of its broker, and check that the move is under way.
-
-    The future replica then has some of the log and not all of it.
-
-    :param copying: see :func:`check_under_way`
-    :param waits: the future replica may be empty, since another move is held or earlier moves have used up the rate. A
-        thread moves one partition at a time (``LocalLeaderEndPoint.nextReadyPartition``)
-    :raises PromiseBroken: the broker accepted the move and does not begin it
-    :raises Inconclusive: the move has already ended, or no record was copied
-    """
-    partition.move_to(log_dir)
-    await_begun(partition, log_dir)
-    if not waits:
-        await_copied(partition, log_dir)
-    check_under_way(partition, log_dir, copying=copying)
-
-
-def await_begun(partition: Partition, log_dir: LogDir) -> None:
-    """Wait until the broker has the future replica in this log dir, or already the replica.
-
-    :raises PromiseBroken: it has neither
-    """
-    find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
-
-    def found() -> list[LogDir]:
-        return [each[0] for each in (find(is_future=True), find()) if each is not None]
-
-    await_until(
-        found,
-        lambda places: log_dir in places,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{log_dir.broker} to begin the move of {partition} into {log_dir}, which it accepted",
-        retry_on=(NoAnswer,),
-        watch=log_dir.broker.node.check_alive,
-        failure=PromiseBroken,
-    )
-
-
-def await_copied(partition: Partition, log_dir: LogDir) -> None:
-    """Wait until the future replica in this log dir has some records, or the move has ended.
-
-    :raises PromiseBroken: nothing is copied
-    """
-    broker = log_dir.broker
-
-    def copied() -> int | None:
-        there = broker.log_dir_of(partition.topic, partition.index) == log_dir
-        return len(future_log_bytes(partition, log_dir)) or (0 if there else None)
-
-    seen = await_until(
-        copied,
-        lambda seen: seen is not None,
-        timeout_s=timeouts.MOVE_S,
-        what=f"some of {partition} to be copied into {log_dir}",
-        retry_on=(NoAnswer, FileNotFoundError),
-        watch=broker.node.check_alive,
-        failure=PromiseBroken,
-    )
-    broker.journal.write("move.copied", partition=str(partition), to=str(log_dir), bytes=seen)
-
-
-def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
-    """The move into the log dir has begun and has not ended.
-
-    :param copying: the future replica must be fewer than so many records behind (default: any number)
-    :raises Inconclusive: the move has not begun, has ended, or has copied less
-    """
-
-    def lag() -> int | None:
-        future = log_dir.broker.find_replica(partition.topic, partition.index, is_future=True)
-        return future[1].offset_lag if future is not None and future[0] == log_dir else None
-
-    records = await_until(
-        lag,
-        lambda behind: behind is not None and 0 < behind < (copying or math.inf),
-        timeout_s=timeouts.REQUEST_S,
-        what=f"the move of {partition} into {log_dir} to be under way",
-        retry_on=(NoAnswer,),
-        failure=Inconclusive,
-    )
-    log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
-
-
-def check_high_watermark_kept(partition: Partition, log_dir: LogDir) -> None:
-    """The broker writes the high watermark of a held future replica into the checkpoint of its log dir.
-
-    A future replica that becomes current at a start begins at this offset (KIP-113, 3.).
-
-    :raises PromiseBroken: it does not, though it must write the file twice a second
-    """
-    await_until(
-        lambda: log_dir.offsets_in_checkpoint(HIGH_WATERMARKS),
-        lambda offsets: str(partition) in offsets,
-        timeout_s=timeouts.QUESTION_S,
-        what=f"{HIGH_WATERMARKS} in {log_dir} to name {partition}, whose future replica is there",
-        retry_on=(OSError, ValueError),  # the broker replaces the file meanwhile
-        watch=log_dir.broker.node.check_alive,
-        failure=PromiseBroken,
-    )
-    log_dir.broker.journal.write("move.high_watermark_kept", partition=str(partition), log_dir=str(log_dir))
-
-
-def future_log_bytes(partition: Partition, log_dir: LogDir) -> bytes:
-    """The bytes of the future replica's log in this log dir, as they are on disk."""
-    return b"".join(path.read_bytes() for path in sorted(log_dir.path.glob(f"{partition}.*-future/*.log")))
 
 
 def await_checkpoints(log_dir: LogDir, count: int) -> None:
@@ -624,56 +320,6 @@ def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: date
             f"{leader} has fewer replicas in the ISR of {topic} than min.insync.replicas, and acked a record at "
             f"{acked_at.isoformat()}"
         )
-
-
-ACKNOWLEDGEMENT_FAILED = r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState"
-"""The log line of a KRaft broker that fails to handle the controller's acknowledgement of moves."""
-
-
-def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
-    """Wait until the replica is in this log dir and the broker has no future replica of it (KIP-113).
-
-    On builds whose broker loses an acknowledgement, this requests the move again, as an operator would.
-
-    :raises PromiseBroken: the move does not end
-    """
-    broker = log_dir.broker
-    wait = functools.partial(
-        await_until,
-        lambda: not_moved(partition, log_dir),
-        lambda what: what is None,
-        timeout_s=timeout_s,
-        what=f"{partition} to be in {log_dir}",
-        retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-    try:
-        wait()
-    except PromiseBroken as error:
-        if (line := broker.log.first(ACKNOWLEDGEMENT_FAILED)) is None:
-            raise
-        observe(MOVE_NEVER_ENDS, partition.cluster, deviates=True, seen=line.text, broken=error)
-        partition.move_to(log_dir)
-        wait()
-    broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
-
-
-def not_moved(partition: Partition, log_dir: LogDir) -> str | None:
-    """Why the move into this log dir has not ended; None if the replica is there and has no future replica."""
-    find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
-    here, coming = find(), find(is_future=True)
-    if coming is not None:
-        return f"its future replica in {coming[0]} is {coming[1].offset_lag} records behind"
-    return None if here is not None and here[0] == log_dir else f"it is in {here and here[0]}"
-
-
-def finish_move(state: StateCheck, partition: Partition, log_dir: LogDir) -> None:
-    """Wait until a move has ended, and report it to ``state``.
-
-    :raises PromiseBroken: it does not end
-    """
-    await_moved(partition, log_dir)
-    state.moved(partition, log_dir)
 
 
 def write_untracked_records(

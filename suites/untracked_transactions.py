@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
+from harness.kafka import record_requests
+from harness.kafka.answers import Refused
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 
 RECORDS = 200  # of a transaction: 200 KB, three times the first fetch of a held move
@@ -198,3 +202,18 @@ def _check_read(
     topic.cluster.journal.write("consumer.read", topic=topic.name, isolation=isolation, records=len(read))
     if differs(read):
         raise broken()
+
+
+def new_producer(broker: Broker, transactional_id: str | None = None) -> record_requests.Producer:
+    """Return a new idempotent producer, which gets its id from this broker.
+
+    :param transactional_id: that of a transactional producer, whose coordinator the broker is
+    :raises PromiseBroken: the broker gives none
+    """
+    return await_until(
+        lambda: broker.admin.init_producer_id(transactional_id),
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{broker} to give a producer id",
+        retry_on=(NoAnswer, Refused),  # ZooKeeper, or the controller, first gives the broker a block of ids
+        failure=PromiseBroken,
+    )

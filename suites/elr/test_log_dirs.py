@@ -28,12 +28,7 @@ from suites.eligible_replicas import (
 )
 from suites.leadership import ELECTS_ELIGIBLE
 from suites.scenario import scenario
-from suites.steps import (
-    await_checkpoints,
-    format_new_dirs,
-    replace_by_empty_disk,
-    write_untracked_records,
-)
+from suites.steps import await_checkpoints, format_new_dirs, replace_by_empty_disk, write_untracked_records
 
 PLAN = "2. A log directory stops working on a broker during runtime: with min.insync.replicas=2 (KIP-966), "
 LONGER_THAN_LAG = 12

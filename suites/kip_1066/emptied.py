@@ -12,8 +12,8 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
+from suites.reassignments import reassign_together
 from suites.state_check import StateCheck
-from suites.steps import reassign_together
 
 
 def reassign_all_away(state: StateCheck, *brokers: Broker) -> None:

@@ -22,8 +22,8 @@ from suites.checks import check_delivery
 from suites.kip_1066.cordons import CORDONED, cordon, cordon_scenario
 from suites.kip_1066.creation import topics_created
 from suites.kip_1066.emptied import check_empty, placements_within, reassign_all_away
+from suites.reassignments import reassign
 from suites.state_check import StateCheck
-from suites.steps import reassign
 
 ENOUGH = 10
 """At least so many topics are created under a cordon."""

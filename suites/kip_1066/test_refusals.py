@@ -36,17 +36,11 @@ from suites.deviations import (
 )
 from suites.kip_1066.cordons import cordon, cordon_scenario
 from suites.kip_1066.refused import answer_of, check_only_replicas, check_refused_without_effect
+from suites.moves import SMALL_FETCHES, begin_move, finish_move, moves_held
 from suites.observing import expectation_of
+from suites.reassignments import await_no_reassignment, check_reassigning
 from suites.state_check import StateCheck
-from suites.steps import (
-    SMALL_FETCHES,
-    await_no_reassignment,
-    begin_move,
-    check_reassigning,
-    finish_move,
-    moves_held,
-    write_untracked_records,
-)
+from suites.steps import write_untracked_records
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"

@@ -40,20 +40,18 @@ from suites.controllers import check_controller_acts, restarted_from_snapshot, r
 from suites.deviations import DELETED_TOPIC_HIDES_FAILURE, SECOND_FAILURE_RESTARTS_TIMEOUT
 from suites.kip_36.layouts import racks_of
 from suites.leadership import ELECTS_ELIGIBLE, await_leader, await_state, lead
+from suites.moves import SMALL_FETCHES
 from suites.observations import metadata_log
+from suites.reassignments import await_no_reassignment, check_reassigning, throttle_replication
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
-    SMALL_FETCHES,
     await_checkpoints,
-    await_no_reassignment,
-    check_reassigning,
     check_some_leaderless,
     log_dirs_failed,
     notifications,
     one_partition_per_log_dir,
     restart_after_healing,
-    throttle_replication,
     write_untracked_records,
 )
 

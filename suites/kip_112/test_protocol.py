@@ -22,16 +22,11 @@ from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from suites.checks import check_ends, check_promised_or_known
 from suites.deviations import EMPTY_RACKS
+from suites.moves import await_moved
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    await_moved,
-    log_dirs_failed,
-    one_partition_per_log_dir,
-    restart_after_healing,
-    write_untracked_records,
-)
+from suites.steps import log_dirs_failed, one_partition_per_log_dir, restart_after_healing, write_untracked_records
 
 OLD_PROTOCOL = {"inter.broker.protocol.version": "0.9.0", "log.message.format.version": "0.9.0"}
 """Settings of a broker that knows neither racks (0.10.0, KIP-36) nor failed log dirs (1.0, KIP-112)."""

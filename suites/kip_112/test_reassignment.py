@@ -23,16 +23,10 @@ from harness.waiting import await_until
 from suites.checks import check_delivery, check_noticed, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, FAILED_REPLICA_BLOCKS
 from suites.on_disk import check_no_leftovers, check_no_replica_twice
+from suites.reassignments import await_no_reassignment, check_not_added, reassign_by_request
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    await_no_reassignment,
-    check_not_added,
-    log_dirs_failed,
-    reassign_by_request,
-    restart_after_healing,
-    write_untracked_records,
-)
+from suites.steps import log_dirs_failed, restart_after_healing, write_untracked_records
 
 SLOW = 1000
 """The throttle of a reassignment in bytes a second; clients write thousands of times more to its topic."""

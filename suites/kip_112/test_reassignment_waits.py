@@ -17,8 +17,9 @@ from harness.kafka.versions import Mode, VersionRange
 from suites.checks import check_refused
 from suites.leadership import await_end, await_leader, await_out_of_sync, await_state
 from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.reassignments import await_no_reassignment, check_reassigning
 from suites.scenario import scenario
-from suites.steps import await_no_reassignment, check_reassigning, write_untracked_records
+from suites.steps import write_untracked_records
 
 AWAITS_STAYING = VersionRange.parse(">=3.8")
 """The builds whose ISR may not shrink at the end of a reassignment (KAFKA-15665)."""

@@ -1,6 +1,6 @@
 """A move between two log dirs of a broker under load, which KIP-113's scenarios share.
 
-To avoid races, the move's throttle holds it after one small fetch (:func:`~suites.steps.moves_held`) until the scenario
+To avoid races, the move's throttle holds it after one small fetch (:func:`~suites.moves.moves_held`) until the scenario
 has done its part. The broker must show the move under way then; else the case is inconclusive. Afterwards each broker
 has one replica, in the right log dir. No folder and no checkpoint line is left over, and no record is lost or
 duplicated.
@@ -29,11 +29,7 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
-from suites.observations import metadata_log
-from suites.on_disk import check_checkpoints, check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
-from suites.scenario import scenario
-from suites.state_check import StateCheck
-from suites.steps import (
+from suites.moves import (
     MOVES_FREE,
     MOVES_HELD,
     SMALL_FETCHES,
@@ -41,9 +37,12 @@ from suites.steps import (
     check_high_watermark_kept,
     finish_move,
     moves_held,
-    restart_after_healing,
-    write_untracked_records,
 )
+from suites.observations import metadata_log
+from suites.on_disk import check_checkpoints, check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import restart_after_healing, write_untracked_records
 
 move_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES)
 

@@ -27,10 +27,12 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.deviations import MOVE_NEVER_ENDS
+from suites.moves import SMALL_FETCHES, finish_move
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
+from suites.reassignments import await_reassigned
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
+from suites.steps import write_untracked_records
 
 RATE = 500_000  # bytes a second
 Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's replicas on one broker, by partition

@@ -22,9 +22,10 @@ from harness.measure.gaps import ClientTimes
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
+from suites.moves import await_moved
 from suites.on_disk import check_logs_unchanged, leaders_logs
 from suites.scenario import NO_FAULT, scenario
-from suites.steps import await_moved, write_untracked_records
+from suites.steps import write_untracked_records
 
 RECORDS = 100_000  # of 1 kB each: a second or more of copying
 ALONE = 20_000

@@ -47,11 +47,7 @@ from suites.log_cleaning import (
     stays_large,
     write_outdated_records,
 )
-from suites.observing import observe
-from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes, check_topic_gone
-from suites.scenario import NO_FAULT, scenario
-from suites.state_check import StateCheck
-from suites.steps import (
+from suites.moves import (
     SMALL_FETCHES,
     await_moved,
     begin_move,
@@ -59,8 +55,12 @@ from suites.steps import (
     finish_move,
     future_log_bytes,
     moves_held,
-    write_untracked_records,
 )
+from suites.observing import observe
+from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes, check_topic_gone
+from suites.scenario import NO_FAULT, scenario
+from suites.state_check import StateCheck
+from suites.steps import write_untracked_records
 
 SETTINGS = SMALL_FETCHES | FREQUENT_CLEANING
 KEPT = EXPIRING | {"retention.bytes": "-1"}

@@ -30,20 +30,12 @@ from suites.kip_113.log_metrics import check_log_measured, check_not_measured
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.kip_113.tool_requests import execution_error
 from suites.leadership import lead
+from suites.moves import await_moved, begin_move, check_under_way, future_log_bytes, moves_held
 from suites.on_disk import check_checkpoints, check_indexes_trimmed, check_topic_gone
+from suites.reassignments import await_reassigned
 from suites.scenario import NO_FAULT, each_fault, each_role
 from suites.state_check import HeldMovesEnded, StateCheck
-from suites.steps import (
-    await_checkpoints,
-    await_moved,
-    await_reassigned,
-    begin_move,
-    check_under_way,
-    future_log_bytes,
-    log_dirs_failed,
-    moves_held,
-    write_untracked_records,
-)
+from suites.steps import await_checkpoints, log_dirs_failed, write_untracked_records
 
 ROUND_TRIPS = 2
 """If a swap does not wait for an append, the record is lost. That need not happen each time."""

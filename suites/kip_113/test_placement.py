@@ -22,20 +22,12 @@ from harness.kafka.answers import Refused
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_promised_or_known, promised
 from suites.deviations import ANY_REFUSED, UNKNOWN_TOPIC_ANSWERED
+from suites.moves import SMALL_FETCHES, begin_move, check_under_way, finish_move, moves_held
 from suites.on_disk import check_no_leftovers, check_topic_gone
+from suites.reassignments import reassign_by_request
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    SMALL_FETCHES,
-    begin_move,
-    check_under_way,
-    finish_move,
-    log_dirs_failed,
-    moves_held,
-    reassign_by_request,
-    restart_after_healing,
-    write_untracked_records,
-)
+from suites.steps import log_dirs_failed, restart_after_healing, write_untracked_records
 
 
 def check_move_refused(partition: Partition, log_dir: LogDir, error: str) -> None:

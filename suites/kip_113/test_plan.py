@@ -20,9 +20,10 @@ from harness.errors import Inconclusive
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
+from suites.reassignments import reassign
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import log_dirs_failed, reassign
+from suites.steps import log_dirs_failed
 
 
 @scenario(

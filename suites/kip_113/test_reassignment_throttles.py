@@ -15,19 +15,18 @@ from harness.errors import PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import VersionRange
 from suites.kip_113.copy_rates import RATE, check_rate
+from suites.moves import SMALL_FETCHES
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
-from suites.scenario import NO_FAULT, scenario
-from suites.steps import (
+from suites.reassignments import (
     FOLLOWER_RATE,
     LEADER_RATE,
     OF_FOLLOWER,
     OF_LEADER,
-    SMALL_FETCHES,
     await_no_reassignment,
-    await_replica,
     check_reassigning,
-    write_untracked_records,
 )
+from suites.scenario import NO_FAULT, scenario
+from suites.steps import await_replica, write_untracked_records
 
 HAS_DEFAULT_RATES = VersionRange.parse(">=3.9")
 """The builds whose brokers take their rate from the configs of all brokers (KIP-226)."""

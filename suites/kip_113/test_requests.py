@@ -34,21 +34,11 @@ from suites.deviations import (
     TWICE_AMID_SWAP,
     UNKNOWN_TOPIC_ANSWERED,
 )
+from suites.moves import MOVE_THROTTLE, SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held
 from suites.observing import observe
+from suites.reassignments import RATES, await_no_reassignment, check_reassigning, throttle_replication
 from suites.scenario import NO_FAULT, scenario
-from suites.steps import (
-    MOVE_THROTTLE,
-    RATES,
-    SMALL_FETCHES,
-    await_moved,
-    await_no_reassignment,
-    begin_move,
-    check_reassigning,
-    check_under_way,
-    moves_held,
-    throttle_replication,
-    write_untracked_records,
-)
+from suites.steps import write_untracked_records
 
 KIPS_MOVE_THROTTLE = "intra.broker.throttled.rate"
 SWAPS = 12

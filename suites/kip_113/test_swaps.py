@@ -46,6 +46,7 @@ from suites.deviations import (
 )
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moving
 from suites.log_cleaning import until_cleaning_s
+from suites.moves import SMALL_FETCHES, await_moved, finish_move
 from suites.observations import directories
 from suites.observing import expects
 from suites.on_disk import (
@@ -59,10 +60,7 @@ from suites.on_disk import (
 from suites.steps import (
     FOUND_TWICE,
     RARE_CHECKPOINTS,
-    SMALL_FETCHES,
-    await_moved,
     delete_by_hand,
-    finish_move,
     leave_future_replica_alone,
     marked,
     write_untracked_records,

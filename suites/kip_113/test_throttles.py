@@ -22,22 +22,12 @@ from harness.waiting import await_until
 from suites.checks import check_delivery, check_settings
 from suites.kip_113.copy_rates import RATE, check_rate, copied
 from suites.leadership import check_not_preferred
+from suites.moves import MOVE_THROTTLE, SMALL_FETCHES, begin_move, check_under_way, finish_move, moves_held
 from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
+from suites.reassignments import RATES, await_no_reassignment, check_reassigning, throttle_replication
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    MOVE_THROTTLE,
-    RATES,
-    SMALL_FETCHES,
-    await_no_reassignment,
-    begin_move,
-    check_reassigning,
-    check_under_way,
-    finish_move,
-    moves_held,
-    throttle_replication,
-    write_untracked_records,
-)
+from suites.steps import write_untracked_records
 
 
 @scenario(

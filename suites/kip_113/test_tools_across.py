@@ -29,16 +29,13 @@ from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
 from suites.kip_113.tool_requests import execution_error, refused_requests
+from suites.moves import MOVE_THROTTLE, SMALL_FETCHES
 from suites.on_disk import check_no_leftovers
-from suites.scenario import NO_FAULT, scenario
-from suites.state_check import StateCheck
-from suites.steps import (
+from suites.reassignments import (
     AMPLE_RATE,
-    MOVE_THROTTLE,
     OF_FOLLOWER,
     OF_LEADER,
     RATES,
-    SMALL_FETCHES,
     await_reassigned,
     await_verified,
     check_not_added,
@@ -47,6 +44,8 @@ from suites.steps import (
     replicas_after,
     throttle_replication,
 )
+from suites.scenario import NO_FAULT, scenario
+from suites.state_check import StateCheck
 
 THROTTLES = (MOVE_THROTTLE, *RATES)
 KEEPS_FACTOR = VersionRange.parse(">=4.1")

@@ -47,8 +47,9 @@ from suites.kip_113.tool_requests import (
     refused_requests,
     requested,
 )
+from suites.moves import SMALL_FETCHES, await_moved
+from suites.reassignments import await_no_reassignment
 from suites.scenario import NO_FAULT, scenario
-from suites.steps import SMALL_FETCHES, await_moved, await_no_reassignment
 
 TRIES = 10
 DEFAULT_S, WITHIN = 10, 0.2  # the tool's time-out, and the share of it by which the measured one may differ

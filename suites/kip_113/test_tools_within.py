@@ -25,18 +25,11 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
+from suites.moves import MOVE_THROTTLE, SMALL_FETCHES, check_under_way, finish_move, moves_held
 from suites.on_disk import check_checkpoints
+from suites.reassignments import AMPLE_RATE, await_reassigned
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    AMPLE_RATE,
-    MOVE_THROTTLE,
-    SMALL_FETCHES,
-    await_reassigned,
-    check_under_way,
-    finish_move,
-    moves_held,
-)
 
 DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # the folder that a move leaves stays while the tools are asked
 STAYS = timedelta(seconds=20)

@@ -25,11 +25,12 @@ from harness.runner.case_workload import CaseWorkload
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.deviations import REFUSED_AFTER_SWAP, REFUSED_AFTER_SWAP_IN_KRAFT
+from suites.moves import SMALL_FETCHES, begin_move, check_under_way, finish_move, moves_held
 from suites.observing import observe
 from suites.on_disk import check_same_bytes
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import SMALL_FETCHES, begin_move, check_under_way, finish_move, make_leader, moves_held
+from suites.steps import make_leader
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
 _REFUSED = "INVALID_TXN_STATE"

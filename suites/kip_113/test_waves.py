@@ -20,19 +20,13 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
+from suites.moves import SMALL_FETCHES, await_moved, moves_held
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
+from suites.reassignments import RATES, await_no_reassignment, throttle_replication
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    RATES,
-    SMALL_FETCHES,
-    await_moved,
-    await_no_reassignment,
-    moves_held,
-    restart_after_healing,
-    throttle_replication,
-)
+from suites.steps import restart_after_healing
 
 RATE = 200_000
 """Bytes a second: a partition takes a few seconds."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from faults.targets import follower_of, leader_of
 from harness.cluster.topic import Partition
+from suites.reassignments import await_no_reassignment
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment
 
 LEAST_S = 6.0
 TIMES = 3.0

@@ -26,9 +26,10 @@ from suites.deviations import LEADER_REMOVED, STAYING_REPLICA_AWAITED
 from suites.known_bugs.patience import patience_to_reassign
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
+from suites.reassignments import await_no_reassignment
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, log_dirs_failed, restart_after_healing
+from suites.steps import log_dirs_failed, restart_after_healing
 
 
 def reassign_until_in_sync(partition: Partition, coming: Broker, staying: Broker) -> None:

@@ -23,9 +23,10 @@ from harness.timeouts import MOVE_S
 from harness.waiting import await_until
 from suites.checks import check_promised_or_known
 from suites.deviations import CLEAN_ELECTIONS_COUNTED, REVERSED_NEVER_ENDS
+from suites.reassignments import await_no_reassignment, check_reassigning, reassign_by_request
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, await_replica, check_reassigning, reassign_by_request
+from suites.steps import await_replica
 
 ENDED = "it ends"
 IN_BOTH = "it does not end: the replica is in the ISR, and is both an adding and a removing replica"

@@ -24,9 +24,10 @@ from harness.timeouts import RECOVERY_S
 from suites.checks import check_noticed, promised, refuses_to_start
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNTRIMMED_MARKED_CLEAN
 from suites.on_disk import check_same_bytes
+from suites.reassignments import reassign
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import delete_by_hand, log_dirs_failed, reassign, write_untracked_records
+from suites.steps import delete_by_hand, log_dirs_failed, write_untracked_records
 
 
 @scenario(

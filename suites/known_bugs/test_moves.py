@@ -23,19 +23,11 @@ from suites.checks import promised
 from suites.deviations import CLEANING_STOPS, EPOCHS_LEFT_BEHIND, LARGE_RECORD_NOT_COPIED
 from suites.known_bugs.patience import patience_s, patience_to_reassign
 from suites.log_cleaning import COMPACTED, check_logs_small, cleaner_scenario, stays_large, write_outdated_records
+from suites.moves import SMALL_FETCHES, await_moved, begin_move, check_under_way, finish_move, moves_held, not_moved
 from suites.on_disk import check_no_leftovers
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import (
-    SMALL_FETCHES,
-    await_moved,
-    begin_move,
-    check_under_way,
-    finish_move,
-    moves_held,
-    not_moved,
-    write_untracked_records,
-)
+from suites.steps import write_untracked_records
 
 DELETED_S = 40.0
 # Seconds after which a move that started again deletes what it had copied. The move must have ended by then.

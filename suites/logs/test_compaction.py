@@ -26,10 +26,10 @@ from suites.log_cleaning import (
     check_policy_enforced,
     write_outdated_records,
 )
+from suites.reassignments import replicas_after
 from suites.scenario import NO_FAULT, scenario
-from suites.steps import replicas_after, write_untracked_records
-from suites.transactions.test_idempotence import new_producer
-from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values
+from suites.steps import write_untracked_records
+from suites.untracked_transactions import UntrackedProducer, check_last_values, last_values, new_producer
 
 KEYS = 10
 LARGER_THAN_BUFFER = 500_000

@@ -21,15 +21,11 @@ from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode, VersionRange
 from suites.checks import check_noticed
 from suites.leadership import await_leader, await_out_of_sync, await_state, elect_all_preferred, election_error
+from suites.moves import SMALL_FETCHES
 from suites.on_disk import check_same_bytes
+from suites.reassignments import throttle_replication
 from suites.scenario import scenario
-from suites.steps import (
-    SMALL_FETCHES,
-    await_checkpoints,
-    await_replica,
-    throttle_replication,
-    write_untracked_records,
-)
+from suites.steps import await_checkpoints, await_replica, write_untracked_records
 
 OFTEN = {
     "auto.leader.rebalance.enable": "true",

@@ -13,9 +13,10 @@ from harness.kafka.admin import NewTopic
 from harness.kafka.stored_log import StoredLog
 from harness.waiting import await_until
 from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.reassignments import await_no_reassignment
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import await_no_reassignment, write_untracked_records
+from suites.steps import write_untracked_records
 
 REFUSED = r"Found invalid messages during fetch for partition {partition} offset (\d+)"
 """The log line of a follower that got a batch with a wrong checksum (``AbstractFetcherThread``); it asks again."""

@@ -13,10 +13,10 @@ from harness.kafka.share_group import Acquired, ShareSession, heartbeat
 from harness.kafka.transaction_requests import describe_transaction, write_marker
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
+from suites.moves import MOVE_THROTTLE
 from suites.probe.dependencies import DEPENDENCIES
 from suites.probe.dependency import Dependency
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
-from suites.steps import MOVE_THROTTLE
 
 
 def _asked(trial: Trial, name: str, least: int) -> str:
@@ -226,7 +226,7 @@ _request("AlterReplicaLogDirs", 0, _move)
 
 @tries("config-move-throttle")
 def _holds_moves(trial: Trial) -> str:
-    """Hold a move as :func:`suites.steps.moves_held` does."""
+    """Hold a move as :func:`suites.moves.moves_held` does."""
     partition = trial.topic[1]
     here = partition.log_dir_on(trial.broker)
     there = next(each for each in trial.broker.log_dirs if each != here)

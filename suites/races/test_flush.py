@@ -22,9 +22,10 @@ from harness.runner.deviation import Expectation
 from harness.waiting import await_until
 from suites.checks import check_logged, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE
+from suites.moves import SMALL_FETCHES, await_moved, moves_held
 from suites.observing import expectation_of
 from suites.scenario import scenario
-from suites.steps import SMALL_FETCHES, await_checkpoints, await_moved, moves_held, write_untracked_records
+from suites.steps import await_checkpoints, write_untracked_records
 
 ROLLS = {"segment.bytes": str(1 << 20)}
 """The smallest segments since Kafka 4.0."""

@@ -29,18 +29,11 @@ from suites.deviations import (
     PROMOTED_BEHIND,
 )
 from suites.leadership import await_active, await_end, await_offline, lead, lead_again
+from suites.moves import SMALL_FETCHES, await_moved, begin_move, moves_held
 from suites.observing import observe
 from suites.on_disk import check_not_created_again, segment_files
 from suites.scenario import scenario
-from suites.steps import (
-    SMALL_FETCHES,
-    await_moved,
-    await_replica,
-    begin_move,
-    leave_future_replica_alone,
-    moves_held,
-    write_untracked_records,
-)
+from suites.steps import await_replica, leave_future_replica_alone, write_untracked_records
 
 QUEUED_S = 2.0
 """The time in which a broker applies the controller's change, and queues its own report: some 20 ms. On a crowded

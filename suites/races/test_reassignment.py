@@ -17,8 +17,9 @@ from harness.waiting import await_until
 from suites.deviations import ENDS_ON_FAILED_LOG_DIR
 from suites.leadership import await_offline, await_out_of_sync
 from suites.observing import observe
+from suites.reassignments import await_no_reassignment
 from suites.scenario import scenario
-from suites.steps import await_no_reassignment, write_untracked_records
+from suites.steps import write_untracked_records
 
 PAUSED_IN_SESSION = {
     "replica.lag.time.max.ms": "1000",

@@ -27,11 +27,13 @@ from suites.checks import MAY_END, check_logged, promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
 from suites.followers_behind import SHRUNK
 from suites.leadership import await_end, await_leader, await_offline, await_out_of_sync, lead
+from suites.moves import await_moved
 from suites.observations import directories
 from suites.observing import observe
 from suites.races.test_moves import happens_in_time
+from suites.reassignments import await_no_reassignment
 from suites.scenario import scenario
-from suites.steps import await_checkpoints, await_moved, await_no_reassignment, write_untracked_records
+from suites.steps import await_checkpoints, write_untracked_records
 
 PATIENT = {"replica.lag.time.max.ms": "30000"}
 """Kafka's default: a follower that is held stays in the ISR."""

@@ -27,10 +27,12 @@ from harness.workload.readers import Group, Stream
 from suites.checks import check_delivery, check_group_commits, check_refused
 from suites.deviations import COORDINATOR_STAYS
 from suites.group_offsets import MemberlessGroup, log_dir_failed_amid_commits
+from suites.moves import finish_move
 from suites.on_disk import check_same_bytes
+from suites.reassignments import reassign_by_request
 from suites.scenario import NO_FAULT, each_fault, scenario
 from suites.state_check import StateCheck
-from suites.steps import finish_move, log_dirs_failed, reassign_by_request, restart_after_healing
+from suites.steps import log_dirs_failed, restart_after_healing
 
 READERS = (Stream(), Group())
 SESSION_MS = 6000

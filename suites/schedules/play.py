@@ -34,19 +34,12 @@ from harness.workload.pair import Pair
 from suites.checks import check_noticed
 from suites.deviations import STAYING_REPLICA_AWAITED
 from suites.followers_behind import ahead_of_followers
+from suites.moves import MOVES_FREE, MOVES_HELD, await_begun, finish_move
 from suites.observing import expectation_of
+from suites.reassignments import reassign_by_request
 from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.state_check import StateCheck
-from suites.steps import (
-    MOVES_FREE,
-    MOVES_HELD,
-    await_begun,
-    finish_move,
-    flipped_while_down,
-    reassign_by_request,
-    restart_after_healing,
-    write_untracked_records,
-)
+from suites.steps import flipped_while_down, restart_after_healing, write_untracked_records
 
 _HELD_S = 1.0
 """How long a thread is held: less than any session or time-out."""

@@ -8,7 +8,7 @@ For the same reason steps are drawn one by one and do not depend on each other, 
 The same seed gives the same schedule on every machine. A machine that lacks an ability skips it. Brokers are cut off
 only in containers, where they have networks of their own. There a seed gives the same steps, with some cuts in between.
 Flipped bits in records are left out, since no KIP covers them. Brokers fetch little at once
-(:data:`suites.steps.SMALL_FETCHES`) and records have 1 kB, so that a move can be held.
+(:data:`suites.moves.SMALL_FETCHES`) and records have 1 kB, so that a move can be held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.cluster.spec import ClusterSettings
 from harness.errors import HarnessError, Inconclusive, UsageError
 from harness.kafka.points import read_points
 from suites.log_cleaning import FREQUENT_CLEANING
-from suites.steps import SMALL_FETCHES
+from suites.moves import SMALL_FETCHES
 
 STEPS = 24
 """Steps that are drawn for a schedule. About a third of them are passed over, which takes no time."""

@@ -20,6 +20,7 @@ from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import describe_log_dirs
 from harness.kafka.versions import Mode, VersionRange
 from suites.kip_1066.cordons import CORDONED, await_in_force
+from suites.moves import finish_move
 from suites.scenario import NO_FAULT
 from suites.secured.users import (
     RIGHTS,
@@ -30,7 +31,7 @@ from suites.secured.users import (
     secured_scenario,
 )
 from suites.state_check import StateCheck
-from suites.steps import finish_move, log_dirs_failed, one_partition_per_log_dir, restart_after_healing
+from suites.steps import log_dirs_failed, one_partition_per_log_dir, restart_after_healing
 
 
 def describing() -> Guarded:

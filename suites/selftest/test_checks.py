@@ -35,6 +35,7 @@ from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_swaps import emptied
 from suites.kip_113.test_tools_across import check_gave_up
 from suites.kip_113.test_transactions import check_producers_known, check_refused_once
+from suites.moves import await_begun, check_under_way
 from suites.on_disk import (
     CHECKPOINTS,
     TIME_INDEX_ENTRY,
@@ -58,7 +59,6 @@ from suites.selftest.fakes import (
     partition_state,
     replica_in_dir,
 )
-from suites.steps import await_begun, check_under_way
 from suites.transactions.test_restarts import check_fenced
 
 DEVIATION = Deviation(kip=113, promised="it does", actual="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))

@@ -31,6 +31,7 @@ from suites.kip_113 import test_log_changes
 from suites.kip_113.test_log_changes import check_truncated_segments_gone
 from suites.kip_113.test_swaps import found_expired
 from suites.log_cleaning import SEGMENT, check_logs_small, until_cleaning_s
+from suites.reassignments import check_not_added
 from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import (
     cluster_state,
@@ -47,7 +48,7 @@ from suites.selftest.fakes import (
     topic_of,
 )
 from suites.state_check import StateCheck
-from suites.steps import UNWRITABLE, check_not_added, ends_as_known
+from suites.steps import UNWRITABLE, ends_as_known
 
 ORDERS_0 = partition_of("orders")
 

@@ -19,10 +19,11 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.runner.case import Case
 from suites.deviations import LATE_ACKNOWLEDGEMENT_CONFIRMED
 from suites.followers_behind import injected_ahead
+from suites.moves import finish_move
 from suites.scenario import NO_FAULT, scenario
 from suites.share.members import SETTINGS
 from suites.share.work import at_work
-from suites.steps import finish_move, log_dirs_failed, restart_after_healing
+from suites.steps import log_dirs_failed, restart_after_healing
 
 PLAN = "2) Log directory failure discovered on leader during runtime, under a share group (KIP-932)"
 HAS_SHARE_GROUPS = VersionRange.parse(">=4.2")

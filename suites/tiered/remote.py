@@ -28,10 +28,10 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.workload import LoadSettings
 from suites.checks import check_verdict
+from suites.moves import finish_move
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import finish_move
 
 PRODUCTION_READY = VersionRange.parse(">=3.9")
 """The builds in which tiered storage is no early access any more, and that name the last remote offset (KIP-1005).

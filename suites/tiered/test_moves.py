@@ -22,22 +22,13 @@ from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_noticed, promised
 from suites.deviations import CLEANING_STOPS_WITH_DESTINATION
 from suites.leadership import lead
+from suites.moves import SMALL_FETCHES, begin_move, finish_move, moves_held
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers
+from suites.reassignments import AMPLE_RATE, await_no_reassignment, check_reassigning, throttle_replication
 from suites.scenario import NO_FAULT, each_role
 from suites.state_check import StateCheck
-from suites.steps import (
-    AMPLE_RATE,
-    SMALL_FETCHES,
-    await_no_reassignment,
-    begin_move,
-    check_reassigning,
-    finish_move,
-    log_dirs_failed,
-    moves_held,
-    restart_after_healing,
-    throttle_replication,
-)
+from suites.steps import log_dirs_failed, restart_after_healing
 from suites.tiered.remote import (
     LOAD,
     check_not_copied,

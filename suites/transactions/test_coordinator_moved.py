@@ -22,12 +22,13 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
+from suites.moves import finish_move
 from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.reassignments import reassign_by_request
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
-from suites.steps import finish_move, reassign_by_request
-from suites.transactions.test_idempotence import new_producer
 from suites.transactions.test_transactions import DESCRIBES, state_at
+from suites.untracked_transactions import new_producer
 
 RECORDS = 300
 

@@ -23,15 +23,14 @@ from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.answers import Refused
-from harness.kafka.connection import NoAnswer
 from harness.kafka.record_requests import Producer
-from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.leadership import lead
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import brokers_down, make_leader
+from suites.untracked_transactions import new_producer
 
 WRITTEN = 7
 REMEMBERED = range(WRITTEN - 5, WRITTEN)
@@ -81,21 +80,6 @@ def check_new_ids(brokers: Iterable[Broker], given: set[int]) -> None:
         if id in given:
             raise PromiseBroken(f"{broker} gave a new producer the id {id}, which another producer has")
         given.add(id)
-
-
-def new_producer(broker: Broker, transactional_id: str | None = None) -> Producer:
-    """Return a new producer, which gets its id from this broker.
-
-    :param transactional_id: that of a transactional producer, whose coordinator the broker is
-    :raises PromiseBroken: the broker gives none
-    """
-    return await_until(
-        lambda: broker.admin.init_producer_id(transactional_id),
-        timeout_s=timeouts.REQUEST_S,
-        what=f"{broker} to give a producer id",
-        retry_on=(NoAnswer, Refused),  # ZooKeeper, or the controller, first gives the broker a block of ids
-        failure=PromiseBroken,
-    )
 
 
 def write(partition: Partition, producer: Producer, number: int) -> None:

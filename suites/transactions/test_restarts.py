@@ -28,9 +28,10 @@ from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.log_cleaning import SMALL_SEGMENTS
 from suites.on_disk import check_same_bytes
+from suites.reassignments import reassign_by_request
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import brokers_down, make_leader, reassign_by_request
+from suites.steps import brokers_down, make_leader
 from suites.transactions.test_idempotence import EXPIRES_OFTEN
 from suites.untracked_transactions import UntrackedProducer, check_reads
 

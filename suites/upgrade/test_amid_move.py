@@ -13,20 +13,12 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.deviations import MOVED_BEFORE_THROTTLE
+from suites.moves import SMALL_FETCHES, begin_move, finish_move, moves_held
 from suites.observations import metadata_log
 from suites.on_disk import check_no_leftovers, check_same_bytes
+from suites.reassignments import AMPLE_RATE, check_reassigning, replicas_after, throttle_replication
 from suites.state_check import HeldMovesEnded, StateCheck
-from suites.steps import (
-    AMPLE_RATE,
-    SMALL_FETCHES,
-    begin_move,
-    check_reassigning,
-    finish_move,
-    moves_held,
-    replicas_after,
-    throttle_replication,
-    write_untracked_records,
-)
+from suites.steps import write_untracked_records
 from suites.upgrade.nodes import Roll, protocol_of, upgrade_scenario
 
 SLOW = 1000
