@@ -15,6 +15,7 @@ from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.targets import follower_of
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
@@ -72,17 +73,22 @@ def test_log_start(cluster: Cluster) -> None:
     check_waits_for_follower(by_request[0])
     check_deleted(by_request[0])
     await_all_expired(idle[0])
+    await_size_kept(by_size[0])
+    await_old_deleted(by_time[0])
+    await_old_deleted(compacted[0])
     starts = {
-        by_size[0]: range(await_size_kept(by_size[0]), WRITTEN - RETAINED // MOST + 1),
-        by_time[0]: range(await_old_deleted(by_time[0]), OLD + 1),
-        compacted[0]: range(await_old_deleted(compacted[0]), OLD + 1),
+        by_size[0]: range(await_all_deleted(by_size[0]), WRITTEN - RETAINED // MOST + 1),
+        by_time[0]: range(await_all_deleted(by_time[0]), OLD + 1),
+        compacted[0]: range(await_all_deleted(compacted[0]), OLD + 1),
         appended[0]: range(1),
         by_request[0]: range(DELETED, DELETED + 1),
         forever[0]: range(1),
     }
 
+    led = dict[tuple[Partition, Broker], int]()
+
     def check() -> None:
-        check_starts(starts)
+        check_starts(starts, led)
         check_found_by_time(forever[0], hours)
         check_found_by_time(appended[0], {created_ms + 3_600_000: 0})
 
@@ -167,7 +173,7 @@ def check_follows_again(state: StateCheck, topic: Topic) -> None:
         log.delete_records(before=WRITTEN + HOURLY)
         check_epoch(log, WRITTEN + HOURLY)
         write_untracked_records(topic, HOURLY, size=1000)
-    check_starts({log: range(WRITTEN + HOURLY, WRITTEN + HOURLY + 1)})
+    check_starts({log: range(WRITTEN + HOURLY, WRITTEN + HOURLY + 1)}, {})
     check_same_bytes(log, start=WRITTEN + HOURLY)
 
 
@@ -178,8 +184,8 @@ def check_dynamic_retention(partition: Partition) -> None:
     await_size_kept(partition, SEGMENT)
 
 
-def await_size_kept(partition: Partition, retained: int = RETAINED) -> int:
-    """Wait until the leader has as many bytes as are retained and less than a segment more; returns its log start.
+def await_size_kept(partition: Partition, retained: int = RETAINED) -> None:
+    """Wait until the leader has as many bytes as are retained and less than a segment more.
 
     :raises PromiseBroken: it has more, or less
     """
@@ -197,21 +203,41 @@ def await_size_kept(partition: Partition, retained: int = RETAINED) -> int:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    return leader.admin.start_offset(*key)
 
 
-def await_old_deleted(partition: Partition) -> int:
-    """Wait until the segment that has only old records is deleted; returns the start of the log.
+def await_old_deleted(partition: Partition) -> None:
+    """Wait until the leader has deleted the segment that has only old records.
 
     :raises PromiseBroken: it stays, or more is deleted
     """
     leader = partition.leader()
-    return await_until(
+    await_until(
         lambda: leader.admin.start_offset(partition.topic, partition.index),
         lambda start: 0 < start <= OLD,
         timeout_s=timeouts.CLEANING_S + until_cleaning_s(partition.cluster),
         what=f"the first segment of {partition} to be deleted, and none of those that have records after {OLD}",
         retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def await_all_deleted(partition: Partition) -> int:
+    """Wait until each replica has deleted its first segment; returns the lowest offset at which a log then begins.
+
+    :raises PromiseBroken: a replica does not
+    """
+    folders = [
+        partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+        for broker in (partition.leader(), *partition.followers())
+    ]
+
+    def least() -> int:
+        return min(int(path.stem) for folder in folders for path in folder.glob("*.log"))
+
+    return await_until(
+        least,
+        timeout_s=timeouts.CLEANING_S + until_cleaning_s(partition.cluster),
+        what=f"each replica of {partition} to delete its first segment",
         failure=PromiseBroken,
     )
 
@@ -232,17 +258,24 @@ def await_all_expired(partition: Partition) -> None:
     )
 
 
-def check_starts(starts: dict[Partition, range]) -> None:
+def check_starts(starts: Mapping[Partition, range], led: dict[tuple[Partition, Broker], int]) -> None:
     """Each log starts at one of these offsets, whose record can be read; the record before it cannot.
 
-    The start may rise, but never fall. Followers' segments may begin elsewhere than the leader's, so a new leader may
-    delete a segment that the last leader had to keep.
+    Replicas delete whole segments, each by itself, and the segments of a follower begin at other offsets than its
+    leader's. So a new leader may have deleted more than the last one. It may also have deleted less: an ISR member gets
+    its leader's log start with the answer to a fetch, up to ``replica.fetch.wait.max.ms`` after it has joined the ISR.
+    The start on one broker never falls.
+
+    :param led: the start on each broker when it last led; kept up to date
     """
     for partition, allowed in starts.items():
         leader, key = partition.leader(), (partition.topic, partition.index)
         start = leader.admin.start_offset(*key)
         if start not in allowed:
             raise PromiseBroken(f"{partition} starts at {start} on {leader}, not in {allowed}")
+        if start < (before := led.get((partition, leader), 0)):
+            raise PromiseBroken(f"{partition} starts at {start} on {leader}, where it has started at {before}")
+        led[partition, leader] = start
         try:
             found = leader.admin.fetch(*key, start)
         except Refused as refused:
@@ -253,4 +286,3 @@ def check_starts(starts: dict[Partition, range]) -> None:
             raise PromiseBroken(f"{leader} has no record of {partition} at {start}, where its log starts")
         if start:
             check_refused(functools.partial(leader.admin.fetch, *key, start - 1), "OFFSET_OUT_OF_RANGE", "")
-        starts[partition] = range(start, allowed.stop)
