@@ -29,17 +29,21 @@ HEARTBEATS = timedelta(seconds=8)
     kip=112,
     plan="2. A log directory stops working on a broker during runtime: it is reported at once (KIP-858)",
     modes=(Mode.KRAFT,),
-    builds=VersionRange.parse(">=3.7.0"),  # older controllers have no log levels (KIP-919)
+    builds=VersionRange.parse(">=3.8.0"),  # the first with log.dir.failure.timeout.ms
     judged=False,
     floors=NO_FAULT,
     brokers=1,
     overrides={
         "broker.heartbeat.interval.ms": f"{HEARTBEATS.total_seconds() * 1000:.0f}",
         "broker.session.timeout.ms": "30000",
+        "log.dir.failure.timeout.ms": "6000",
     },
 )
 def test_reported_at_once(cluster: Cluster) -> None:
-    """A broker reports a failed log dir to the controller at once, and a cordon, too: not with its next heartbeat."""
+    """A broker reports a failed log dir to the controller at once, and a cordon, too: not with its next heartbeat.
+
+    Since it has reported the log dir, it lives on after ``log.dir.failure.timeout.ms``.
+    """
     orders = cluster.create_topic("orders", partitions=2, replicas=1)
     state = StateCheck(cluster, orders)
     [broker] = cluster.brokers
@@ -54,6 +58,7 @@ def test_reported_at_once(cluster: Cluster) -> None:
         await_heartbeat(requests)
         with log_dirs_failed(state, Chmod000(failing)):
             check_reported_at_once(requests, failing_id, "offlineLogDirs")
+            await_heartbeat(requests)
     restart_after_healing(state, broker)
 
 
