@@ -165,7 +165,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     tool(
         id="tool-leader-election",
         what="kafka-leader-election --election-type preferred --topic --partition",
-        words=("--bootstrap-server", "--admin.config"),
+        words=("--bootstrap-server",),
         needed_by=("kip-112/what-users-see",),
         builds=VersionRange.parse(">=2.4"),
     ),
@@ -218,6 +218,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         "--timeout; and --verify, also with --preserve-throttles, until it reports that all is done",
         words=("--reassignment-json-file",),
         needed_by=REASSIGNED,
+    ),
+    tool(
+        id="tool-reassign-same-factor",
+        what="kafka-reassign-partitions --execute --disallow-replication-factor-change",
+        needed_by=("kip-113/tools-across",),
+        builds=VersionRange.parse(">=4.1"),
     ),
     tool(
         id="tool-reassign-cancel",

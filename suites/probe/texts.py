@@ -569,6 +569,7 @@ TEXTS: tuple[Dependency, ...] = (
             "LogDirNotFoundException",
             "Unknown broker id …",
             "Timed out before log directory move",
+            "replication factor",
             "Not all brokers have rack information",
             "--disable-rack-aware",
             "--additional",

@@ -233,6 +233,14 @@ def _execute(trial: Trial) -> str:
     return f"{partition} into {there}"
 
 
+@tries("tool-reassign-same-factor")
+def _same_factor(trial: Trial) -> str:
+    """Reassign a partition to the broker that has it."""
+    partition = trial.topic[2]
+    reassign.execute(trial.cluster, Placement(partition=partition, on=(trial.broker,)), keep_factor=True)
+    return f"{partition} stays"
+
+
 @tries("tool-reassign-cancel")
 def _cancel(trial: Trial) -> str:
     partition = trial.topic[2]
