@@ -15,7 +15,28 @@ from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
 from harness.runner.scenario import Scenario
-from suites.deviations import CORRECTED_LOG_DIR_NOT_LED, FAILED_REPLICA_IN_ISR
+from suites.deviations import (
+    ASKED_BEFORE_START,
+    CORRECTED_LOG_DIR_NOT_LED,
+    FAILED_REPLICA_IN_ISR,
+    MOVE_FORGOTTEN,
+    REMOTE_INDEX_GONE,
+    REMOTE_METADATA_NOT_READY,
+    STATE_CHANGE_REFUSED,
+    WATCHED_AFTER_CLOSE,
+)
+
+IN_ANY_CASE = (
+    FAILED_REPLICA_IN_ISR,
+    CORRECTED_LOG_DIR_NOT_LED,
+    MOVE_FORGOTTEN,
+    ASKED_BEFORE_START,
+    WATCHED_AFTER_CLOSE,
+    STATE_CHANGE_REFUSED,
+    REMOTE_METADATA_NOT_READY,
+    REMOTE_INDEX_GONE,
+)
+"""Known deviations that depend on timing, and that the logs of any case may show."""
 
 NO_FAULT = Floors(faults=0)
 """The floors of a scenario that injects no fault, or need not."""
@@ -78,7 +99,7 @@ def scenario(
         upgrades=upgrades,
         leaves=leaves,
         any_profile=any_profile,
-        in_any_metadata=(FAILED_REPLICA_IN_ISR, CORRECTED_LOG_DIR_NOT_LED),
+        in_any_case=IN_ANY_CASE,
         spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )
     return pytest.mark.scenario(declared)

@@ -1,10 +1,17 @@
 """Finds the failures of nodes that break a promise, by the nodes' logs.
 
-Kafka goes on after each of them, and what failed stays undone: a thread died, Kafka met a fault that it logs as such,
-the log cleaner gave up a log for good, or a periodic task failed at least twice since the node's start. No fault of the
-case explains a dead thread. The others are explained by a fault that hit the same node, names such lines
-(:class:`faults.base.Fault`) and was in force. It is in force until the node's first start after its end, since a log
-dir stays offline until then. What a node logs after the request to stop does not count.
+Kafka goes on after each of them, and what failed stays undone:
+
+* a thread died;
+* Kafka met a fault that it logs as such;
+* the log cleaner gave up a log for good;
+* a periodic task failed at least twice since the node's start;
+* Kafka logged an exception that only a mistake in its code throws. Of 1,549 cases on unchanged builds, 3 in 100 had
+  one, of six kinds: these are known deviations.
+
+No fault of the case explains a dead thread. The others are explained by a fault that hit the same node, names such
+lines (:class:`faults.base.Fault`) and was in force. It is in force until the node's first start after its end, since a
+log dir stays offline until then. What a node logs after the request to stop does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +40,15 @@ TASK_FAILED = (
 (KAFKA-19571), or wait for ZooKeeper. A move or a deletion may close a log that such a task is about to use."""
 CLEANING_FAILED = r"Unexpected exception thrown when cleaning log (?s:.*)Marking its partition \((\S+)\) as uncleanable"
 """The line of ``LogCleaner`` for a log that it does not clean any more (``uncleanable-partitions-count``)."""
-_ANY = f"{THREAD_DIED}|{FAULT_LOGGED}|{TASK_FAILED}|{CLEANING_FAILED}"
+MISTAKE_THROWN = (
+    r"\n(?:Caused by: )?(java\.\w+\.(?:NullPointer|ClassCast|IllegalState|IllegalArgument|ConcurrentModification"
+    r"|NegativeArraySize|Arithmetic|UnsupportedOperation|BufferUnderflow|BufferOverflow|(?:\w+)?IndexOutOfBounds"
+    r"|NoSuchElement|IllegalMonitorState)Exception|java\.lang\.\w+Error|scala\.MatchError)\b"
+    r"(?!: (?:Duplicate log directories |requirement failed: ))"
+)
+"""The line of a stack trace with an exception that a mistake in the code throws, and not what the code has to expect.
+Left out are the messages with which a node refuses its log dirs or its settings."""
+_ANY = f"{THREAD_DIED}|{FAULT_LOGGED}|{TASK_FAILED}|{CLEANING_FAILED}|{MISTAKE_THROWN}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +93,8 @@ def _failures(events: Sequence[Event], node: str, lines: Sequence[LogLine]) -> I
     failed: dict[tuple[str, int], list[LogLine]] = {}  # by task and start of the node
     for line in lines:
         fault, task = re.search(FAULT_LOGGED, line.text), re.search(TASK_FAILED, line.text)
-        cleaning = re.search(CLEANING_FAILED, line.text)
-        if not (fault or task or cleaning):
+        cleaning, mistake = re.search(CLEANING_FAILED, line.text), re.search(MISTAKE_THROWN, line.text)
+        if not (fault or task or cleaning or mistake) or re.search(THREAD_DIED, line.text):
             continue
         if (start := _start(events, node, line.at)) is None or _explained(events, node, line):
             continue
@@ -87,6 +102,8 @@ def _failures(events: Sequence[Event], node: str, lines: Sequence[LogLine]) -> I
             yield NodeFailure(node=node, what=f"the node {node} met a fault of its own", lines=(line,))
         if cleaning:
             yield NodeFailure(node=node, what=f"the node {node} cleans {cleaning[1]} no more", lines=(line,))
+        if mistake and not (fault or cleaning):
+            yield NodeFailure(node=node, what=f"a mistake in the code of the node {node}", lines=(line,))
         if task:
             failed.setdefault((task[1], start), []).append(line)
     for (name, _), found in failed.items():

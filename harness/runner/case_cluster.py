@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from harness.events import Event, MetadataLogRead
 from harness.kafka.builds import BuildOptions
 from harness.kafka.security import ListenerSecurity
 from harness.kafka.versions import Tool
+from harness.measure.node_failures import beginning, node_failures
 from harness.runner.case import Case
 from harness.runner.holding import HoldsAmidFaults
 from harness.runner.open_case import OpenCase
@@ -82,6 +84,7 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     case.journal.listener = None
     case.enter("teardown")
     cluster.journal_unexpected_ends()
+    _note_known_failures(open_case, case)
     verdict, _ = open_case.conclude()
     is_settled = verdict != "valid" or journal_under_way(cluster, open_case.declared.scenario.leaves)
     is_regular = verdict == "skipped" or _judge_metadata_log(cluster, open_case, case)
@@ -95,12 +98,22 @@ def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     return verdict == "valid" and run.clusters.leave(cluster, case)
 
 
+def _note_known_failures(open_case: OpenCase, case: Case) -> None:
+    """Note each known deviation, of those that any case may show, whose failures are in the nodes' logs."""
+    declared = open_case.declared
+    known = [each for each in open_case.run.expected_in_logs(declared) if each in declared.scenario.in_any_case]
+    lines = [line for failure in node_failures(case.journal.events, case.run_dir) for line in failure.lines]
+    for deviation in known:
+        if deviation.failures and (seen := [line for line in lines if re.search(deviation.failures, line.text)]):
+            case.journal.write("deviation.seen", **deviation.to_json(), seen=beginning(seen[0]))
+
+
 def _judge_metadata_log(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
     """Write what is irregular in the metadata log into the journal, and note each known deviation that it shows.
 
     :returns: whether nothing is irregular, known or not
     """
-    known = {each.metadata: each for each in open_case.run.expected_in_metadata(open_case.declared)}
+    known = {each.metadata: each for each in open_case.run.expected_in_logs(open_case.declared) if each.metadata}
     shown = journal_metadata_log(cluster, known)
     for pattern, seen in shown.items():
         case.journal.write("deviation.seen", **known[pattern].to_json(), seen=seen)

@@ -78,6 +78,7 @@ def conclude(
     must_be_judged: bool,
     test_file: Path,
     deviations: Sequence[Deviation] = (),
+    in_logs: Sequence[Deviation] = (),
 ) -> tuple[Outcome, str]:
     """Return the verdict of a case and the reason for it.
 
@@ -85,6 +86,7 @@ def conclude(
     :param must_be_judged: whether the scenario requires a verdict of the judge
     :param deviations: those that the scenario declares for this build; each deterministic one must have been seen or
         found fixed
+    :param in_logs: those that the nodes' logs may show on this build, also the undeclared ones
     :param test_file: a failed ``assert`` in this file breaks a promise; one elsewhere is an error of the harness
     """
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
@@ -93,7 +95,8 @@ def conclude(
     if case_log.called and case is not None:
         reasons += _unsettled(case)
     if case is not None:
-        reasons += _logged(case, deviations, called=case_log.called)
+        undeclared = [each for each in in_logs if each not in deviations]
+        reasons += _logged(case, deviations, undeclared, called=case_log.called)
         reasons += [(EXIT_INVALID, each) for event in case.journal.of(MetadataLogRead) for each in event.irregular]
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
@@ -229,7 +232,9 @@ def _unexpected_ends(case: Case, *, called: bool) -> Iterator[tuple[int, str]]:
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 
-def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
+def _logged(
+    case: Case, declared: Sequence[Deviation], undeclared: Sequence[Deviation], *, called: bool
+) -> Iterator[tuple[int, str]]:
     """Yield what the nodes' logs show.
 
     These are good replicas thrown away, brokers unfenced too early, incomplete stops, wrong recoveries, failures, and
@@ -240,19 +245,19 @@ def _logged(case: Case, declared: Sequence[Deviation], *, called: bool) -> Itera
         if called:
             for find in (discarded_logs, early_unfencings, incomplete_stops, wrong_recoveries):
                 yield from ((EXIT_INVALID, str(each)) for each in find(case.journal.events, case.run_dir))
-        yield from _node_failures(case, declared, called=called)
+        yield from _node_failures(case, [*_shown(case, declared, called=called), *undeclared])
         yield from _log_floods(case, declared, called=called)
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 
 
-def _node_failures(case: Case, declared: Sequence[Deviation], *, called: bool) -> Iterator[tuple[int, str]]:
-    """Yield the failures in the nodes' logs, except those that a declared deviation explains, if the case showed it.
+def _node_failures(case: Case, deviations: Sequence[Deviation]) -> Iterator[tuple[int, str]]:
+    """Yield the failures in the nodes' logs, except those that one of these deviations explains.
 
     Kafka is to blame, unless the error has a cause outside Kafka. A full disk is no such cause: a fault fills a log
     dir. If the run's own disk is full, that overrides everything.
     """
-    known = [each.failures for each in _shown(case, declared, called=called) if each.failures]
+    known = [each.failures for each in deviations if each.failures]
     for failure in node_failures(case.journal.events, case.run_dir):
         if not all(any(re.search(pattern, line.text) for pattern in known) for line in failure.lines):
             yield _blamed(case, str(failure), failure.lines[0].text)

@@ -60,6 +60,7 @@ class OpenCase:
             must_be_judged=self.declared.scenario.judged,
             test_file=self.declared.file,
             deviations=self.run.expected(self.declared),
+            in_logs=self.run.expected_in_logs(self.declared),
         )
         crowding = self.since_begin.crowding
         is_told = crowding.stretch == 1.0 or self.since_begin.waited_s < _TELLING_S or CROWDED in reason

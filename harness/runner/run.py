@@ -218,9 +218,9 @@ class Run:
         """Return the deviations that a case's scenario declares for its build (:meth:`DeclaredCase.expected`)."""
         return declared.expected(self.version(declared))
 
-    def expected_in_metadata(self, declared: DeclaredCase) -> list[Deviation]:
-        """Return the deviations that a case's metadata log may show (:meth:`DeclaredCase.expected_in_metadata`)."""
-        return declared.expected_in_metadata(self.version(declared))
+    def expected_in_logs(self, declared: DeclaredCase) -> list[Deviation]:
+        """Return the deviations that a case's logs may show (:meth:`DeclaredCase.expected_in_logs`)."""
+        return declared.expected_in_logs(self.version(declared))
 
     def unfit_build(self, declared: DeclaredCase) -> str | None:
         """Return why a case does not apply to this run's build; None if it applies."""

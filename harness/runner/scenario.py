@@ -26,7 +26,7 @@ class Scenario:
     """The declaration of a test; the fields are described at :func:`suites.scenario.scenario`.
 
     :ivar spec: the settings of its cluster in each mode
-    :ivar in_any_metadata: known deviations that the metadata log of any case may show; a case notes them as undeclared
+    :ivar in_any_case: known deviations that the logs of any case may show; a case notes them as undeclared
     """
 
     id: str
@@ -44,7 +44,7 @@ class Scenario:
     leaves: tuple[UnderWay, ...]
     any_profile: bool
     spec: Mapping[Mode, ClusterSettings]
-    in_any_metadata: tuple[Deviation, ...] = ()
+    in_any_case: tuple[Deviation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +98,9 @@ class DeclaredCase:
         """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
         return self._known_of(self.scenario.deviations, version)
 
-    def expected_in_metadata(self, version: KafkaVersion) -> list[Deviation]:
-        """Return the deviations that the metadata log may show on this build, declared or not."""
-        known = (*self.scenario.deviations, *self.scenario.in_any_metadata)
-        return [each for each in self._known_of(known, version) if each.metadata]
+    def expected_in_logs(self, version: KafkaVersion) -> list[Deviation]:
+        """Return the deviations that the metadata log or the nodes' logs may show on this build, declared or not."""
+        return self._known_of((*self.scenario.deviations, *self.scenario.in_any_case), version)
 
     def _known_of(self, deviations: Iterable[Deviation], version: KafkaVersion) -> list[Deviation]:
         return [each for each in deviations if each.expectation(version, self.mode) is not Expectation.NONE]

@@ -15,3 +15,4 @@ from suites.deviations.kip_853 import *  # noqa: F403
 from suites.deviations.kip_866 import *  # noqa: F403
 from suites.deviations.kip_932 import *  # noqa: F403
 from suites.deviations.kip_1066 import *  # noqa: F403
+from suites.deviations.mistakes import *  # noqa: F403
