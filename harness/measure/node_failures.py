@@ -100,11 +100,11 @@ def _failures(events: Sequence[Event], node: str, lines: Sequence[LogLine]) -> I
             continue
         if fault:
             yield NodeFailure(node=node, what=f"the node {node} met a fault of its own", lines=(line,))
-        if cleaning:
+        elif cleaning:
             yield NodeFailure(node=node, what=f"the node {node} cleans {cleaning[1]} no more", lines=(line,))
-        if mistake and not (fault or cleaning):
-            yield NodeFailure(node=node, what=f"a mistake in the code of the node {node}", lines=(line,))
-        if task:
+        elif mistake:
+            yield NodeFailure(node=node, what=f"the node {node} met a mistake in its own code", lines=(line,))
+        elif task:
             failed.setdefault((task[1], start), []).append(line)
     for (name, _), found in failed.items():
         if len(found) > 1:

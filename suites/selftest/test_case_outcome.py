@@ -177,10 +177,10 @@ def test_a_thread_that_died_makes_every_case_invalid(case: Case, log: CaseLog, l
     was = concluded(log, case)
     node = case.run_dir / "brokers" / "controller-100"
     node.mkdir(parents=True)
-    (node / "broker.log").write_text(f"[2026-11-23 10:00:00,000] ERROR {line}\njava.lang.NullPointerException: x\n")
+    (node / "broker.log").write_text(f"[2026-11-23 10:00:00,000] ERROR {line}\njava.io.UncheckedIOException: x\n")
     found, reason = conclude(log, case, must_be_judged=True, test_file=HERE)
     assert found == (outcome or was)
-    assert (line in reason and "controller-100 died" in reason and "NullPointer" in reason) is (outcome is not None)
+    assert (line in reason and "controller-100 died" in reason and "UncheckedIO" in reason) is (outcome is not None)
 
 
 def test_a_log_that_cannot_be_read_is_an_error_of_the_case(case: Case) -> None:
@@ -362,7 +362,7 @@ def test_where_nothing_was_shown_the_reason_has_the_crowding(
 ) -> None:
     since_begin = fake(Deadline, crowding=Crowding(per_core=per_core), waited_s=lasted_s)
     open_case = OpenCase(
-        run=fake(Run, expected=lambda _: []),
+        run=fake(Run, expected=lambda _: [], expected_in_logs=lambda _: []),
         declared=fake(DeclaredCase, scenario=fake(Scenario, judged=True), file=HERE),
         log=CaseLog(troubles=[trouble]),
         since_begin=since_begin,

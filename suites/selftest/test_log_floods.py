@@ -5,6 +5,7 @@ A failure that a node logs does the same (:mod:`harness.measure.node_failures`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from harness.measure.log_floods import LIMIT, log_floods
 from harness.runner.case import Case, CaseId
 from harness.runner.case_outcome import CaseLog, conclude
 from harness.runner.deviation import Deviation
-from suites.deviations import DELETED_TOPIC_HIDES_FAILURE, EPOCHS_LEFT_BEHIND
+from suites.deviations import DELETED_TOPIC_HIDES_FAILURE, EPOCHS_LEFT_BEHIND, MOVE_FORGOTTEN, WATCHED_AFTER_CLOSE
 from suites.observing import observe
 from suites.selftest.fakes import fake_cluster
 
@@ -81,9 +82,11 @@ def case(tmp_path: Path) -> Case:
     return Case.begin(id, tmp_path, [])
 
 
-def verdict(case: Case, *declared: Deviation, called: bool = True) -> tuple[str, str]:
+def verdict(
+    case: Case, *declared: Deviation, called: bool = True, in_logs: Sequence[Deviation] = ()
+) -> tuple[str, str]:
     log_ = CaseLog(called=called)
-    return conclude(log_, case, must_be_judged=False, test_file=Path(__file__), deviations=declared)
+    return conclude(log_, case, must_be_judged=False, test_file=Path(__file__), deviations=declared, in_logs=in_logs)
 
 
 def test_a_flood_makes_a_case_invalid(case: Case) -> None:
@@ -131,3 +134,20 @@ def test_only_the_failures_of_a_deviation_that_was_seen_are_no_reason(case: Case
     assert verdict(case, replace(declared, failures=""))[0] == "invalid"
     log(case.run_dir, 1, 9.9, RESIGNS.replace("isrMembers", "elrMembers"), "controller-100")
     assert verdict(case, declared)[0] == "invalid"
+
+
+FORGOTTEN = (
+    "[AssignmentsManager id=1] handleResponse: unexpected callback exception (a.B)\n"
+    "java.lang.NullPointerException: Cannot invoke a.b()\n"
+    "\tat kafka.server.ReplicaAlterLogDirsThread.updateReassignmentState(ReplicaAlterLogDirsThread.scala:1)"
+)
+
+
+def test_a_mistake_in_kafkas_code_is_a_reason_unless_it_is_known(case: Case) -> None:
+    log(case.run_dir, 1, 9.9, FORGOTTEN)
+    outcome, reason = verdict(case)
+    assert (outcome, "a mistake in its own code" in reason) == ("invalid", True)
+    assert verdict(case, in_logs=[MOVE_FORGOTTEN]) == ("valid", "")
+    assert verdict(case, in_logs=[WATCHED_AFTER_CLOSE])[0] == "invalid"
+    log(case.run_dir, 1, 9.9, FORGOTTEN.replace("updateReassignmentState", "doWork"))
+    assert verdict(case, in_logs=[MOVE_FORGOTTEN])[0] == "invalid"

@@ -1,4 +1,6 @@
-"""Faults that Kafka logs as such, and periodic tasks that fail each time, break a promise unless a fault explains them.
+"""Faults that Kafka logs as such, tasks that fail each time, and mistakes in its code break a promise.
+
+A fault may explain them, and a known deviation.
 
 Dead threads are tested in test_case_outcome.py.
 """
@@ -20,7 +22,9 @@ START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 PUBLISHING = "Encountered metadata publishing fault: Error applying topics delta in MetadataDelta up to 43 (a.B)"
 CHECKPOINT = "Uncaught exception in scheduled task 'kafka-recovery-point-checkpoint' (a.B)"
 IN_DIR = "\njava.nio.file.FileSystemException: /d/log-dir-1/new-0/0.log: No space left on device\n\tat a.B"
+ODD = "\njava.util.concurrent.RejectedExecutionException: no thread\n\tat a.B"
 BUG = "\njava.lang.IllegalStateException: no partition t-7\n\tat a.B"
+NULL = '\njava.lang.NullPointerException: Cannot invoke "a.b()"\n\tat a.B'
 CLOSED = "\norg.apache.kafka.common.errors.KafkaStorageException: The log for orders-1 is already closed"
 UNCLEANABLE = (
     "[kafka-log-cleaner-thread-0]: Unexpected exception thrown when cleaning log Log(dir=/d/log-dir-1/t-0, topic=t). "
@@ -56,6 +60,7 @@ def found(run_dir: Path, *events: Event) -> list[str]:
     return [failure.what for failure in node_failures(events, run_dir)]
 
 
+MISTAKE = "the node 1 met a mistake in its own code"
 FAILED_TWICE = "the task kafka-recovery-point-checkpoint of the node 1 failed 2 times"
 
 
@@ -65,10 +70,17 @@ FAILED_TWICE = "the task kafka-recovery-point-checkpoint of the node 1 failed 2 
         ([PUBLISHING + BUG], ["the node 1 met a fault of its own"]),
         (["Encountered quorum controller fault: event failed (a.B)"], ["the node 1 met a fault of its own"]),
         (["Encountered fatal fault: Error starting LogManager (a.B)"], []),
-        ([CHECKPOINT + BUG], []),
-        ([CHECKPOINT + BUG] * 2, [FAILED_TWICE]),
+        ([CHECKPOINT + ODD], []),
+        ([CHECKPOINT + ODD] * 2, [FAILED_TWICE]),
         ([CHECKPOINT + CLOSED] * 2, []),
-        (["Uncaught exception in scheduled task 'flush-log' (a.B)" + BUG] * 9, []),
+        (["Uncaught exception in scheduled task 'flush-log' (a.B)" + ODD] * 9, []),
+        (["Uncaught exception in scheduled task 'flush-log' (a.B)" + BUG], [MISTAKE]),
+        (["handleResponse: unexpected callback exception (a.B)" + NULL], [MISTAKE]),
+        (["Error (a.B)\njava.io.IOException: x\n\tat a.B\nCaused by: java.lang.NullPointerException"], [MISTAKE]),
+        (["Error (a.B)\njava.lang.NoSuchMethodError: x\n\tat a.B"], [MISTAKE]),
+        (["Exiting (a.B)\njava.lang.IllegalStateException: Duplicate log directories for t-0 are found in both"], []),
+        (["a client sent java.lang.NullPointerException (a.B)"], []),
+        (["Error (a.B)\njava.net.SocketTimeoutException: x"], []),
         ([UNCLEANABLE + BUG], ["the node 1 cleans t-0 no more"]),
         (["[ReplicaManager broker=1] Error while Encountered x fault: (a.B)"], []),
     ],
@@ -80,7 +92,7 @@ def test_what_kafka_does_not_get_over_is_found(tmp_path: Path, lines: list[str],
 
 
 def test_a_task_must_fail_twice_since_the_nodes_start(tmp_path: Path) -> None:
-    log(tmp_path, (1, CHECKPOINT + BUG), (3, CHECKPOINT + BUG))
+    log(tmp_path, (1, CHECKPOINT + ODD), (3, CHECKPOINT + ODD))
     assert found(tmp_path) == [FAILED_TWICE]
     assert found(tmp_path, NodeStarted(at=at(2), node="broker-1")) == []
     assert found(tmp_path, NodeStarted(at=at(2), node="broker-2")) == [FAILED_TWICE]
