@@ -1,6 +1,7 @@
-"""Shows that a record wakes the requests that wait for it.
+"""Shows that fetches wait for records, and that a record wakes them. Otherwise no record is lost, but time or CPU is.
 
-Without that, each write with acks=all would take up to ``replica.fetch.wait.max.ms``, and no record would be lost.
+If a record did not wake them, each write with acks=all would take up to ``replica.fetch.wait.max.ms``. If they did not
+wait, followers and consumers would ask again and again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from suites.scenario import NO_FAULT, scenario
 
 WAIT_S = 8.0
 """``replica.fetch.wait.max.ms`` here, and how long consumers wait: far longer than a record takes to all replicas."""
+IN_VAIN_S = 1.0
+"""How long a consumer waits for a record that does not come."""
 TIMES = 5
 """How often it is tried; the median tolerates pauses of the machine."""
 
@@ -34,18 +37,30 @@ TIMES = 5
     },
 )
 def test_waiting_fetches(cluster: Cluster) -> None:
-    """A record wakes the fetches that wait for it: it is acked soon, and a consumer gets it soon.
+    """A record wakes the fetches that wait for it: it is acked soon, and a consumer gets it soon. Else they wait.
 
     Consumers of followers are not asked: a follower may hear of a high watermark after ``replica.fetch.wait.max.ms``.
     """
     [orders] = cluster.create_topic("orders", replicas=3).partitions
     consumer = Admin(orders.leader().new_connection())
+    check_waits(orders, consumer)
     acked, read = zip(*(seconds_awaited(orders, consumer) for _ in range(TIMES)), strict=True)
     for what, each in ("an ack", acked), ("a consumer", read):
         if (median := statistics.median(each)) > WAIT_S / 2:
             raise PromiseBroken(
                 f"{what} took {median:.1f} s: fetches that wait for a record, for up to {WAIT_S:.0f} s, were not woken"
             )
+
+
+def check_waits(partition: Partition, consumer: Admin) -> None:
+    """A fetch is answered without records only after the time that it may wait."""
+    end, began = consumer.end_offset(partition.topic, partition.index), time.monotonic()
+    records = consumer.await_records(partition.topic, partition.index, end, wait_s=IN_VAIN_S)
+    if (took := time.monotonic() - began) < 0.9 * IN_VAIN_S:
+        raise PromiseBroken(
+            f"a fetch that may wait for {IN_VAIN_S:.0f} s was answered after {took:.2f} s with {len(records)} bytes of "
+            f"{partition}, which nothing was written to"
+        )
 
 
 def seconds_awaited(partition: Partition, consumer: Admin) -> tuple[float, float]:
