@@ -25,7 +25,7 @@ ASKED_BEFORE_START = Deviation(
     promised="a controller that starts answers requests, or refuses them",
     actual="a NullPointerException for a request that comes before its part of the quorum has started",
     issue="none found; ControllerServer.startup opens its listener before KafkaRaftManager is there",
-    builds=VersionRange.parse(">=4.4.0"),
+    builds=VersionRange.parse(">=3.9.0"),
     modes=(Mode.KRAFT,),
     deterministic=False,
     pollutes=False,
