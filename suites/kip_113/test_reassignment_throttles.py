@@ -13,6 +13,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.admin import NewTopic
+from harness.kafka.answers import Refused
 from harness.kafka.versions import VersionRange
 from suites.kip_113.copy_rates import RATE, check_rate
 from suites.moves import SMALL_FETCHES
@@ -28,6 +29,7 @@ from suites.reassignments import (
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import await_replica, write_untracked_records
 
+RECORDS, SOON_S = 5, 4.0  # less than replica.lag.time.max.ms, after which the leader would not wait for the follower
 HAS_DEFAULT_RATES = VersionRange.parse(">=3.9")
 """The builds whose brokers take their rate from the configs of all brokers (KIP-226)."""
 
@@ -45,17 +47,19 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
     """Two reassignments copy at their rates: one throttles a leader that is named, the other throttles all followers.
 
     The leader's rate is a default for all brokers. The follower's rate is a config of its own broker. The leader is the
-    second of the replicas that its topic's config names.
+    second of the replicas that its topic's config names. Its follower that is in sync is not throttled.
     """
     first, second, coming = cluster.brokers
     by_leader, by_follower = cluster.create_topics(
-        NewTopic(name="by-leader", replicas=1, assignment={0: [first.id]}),
+        NewTopic(name="by-leader", replicas=2, assignment={0: [first.id, second.id]}),
         NewTopic(name="by-follower", replicas=1, assignment={0: [second.id]}),
     )
     logs = (by_leader[0], by_follower[0])
-    for topic in (by_leader, by_follower):
-        write_untracked_records(topic, 3200, size=1000)
-    kept = leaders_logs(logs)
+    for topic, count in (
+        (by_leader, 6400),
+        (by_follower, 3200),
+    ):  # the first goes on after its measurement
+        write_untracked_records(topic, count, size=1000)
     by_leader.configure({OF_LEADER: f"0:{coming.id},0:{first.id}"})
     by_follower.configure({OF_FOLLOWER: "*"})
     coming.admin.set_broker_configs(None, {LEADER_RATE: str(RATE)})
@@ -65,6 +69,10 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
         rates = [pool.submit(check_grows, log, coming) for log in logs]
         for rate in rates:
             rate.result()
+    coming.admin.set_broker_configs(None, {LEADER_RATE: "1"})
+    first.configure({FOLLOWER_RATE: str(RATE + 1)})  # once it is in force, the leader's rate is, too
+    check_acked_soon(by_leader[0], first)
+    kept = leaders_logs(logs)
     coming.admin.set_broker_configs(None, {LEADER_RATE: None})
     for broker in cluster.brokers:
         broker.configure({FOLLOWER_RATE: None})
@@ -77,6 +85,16 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
 def check_grows(partition: Partition, coming: Broker) -> None:
     """A reassignment that adds a replica on this broker copies the log at the rate of the throttle."""
     cluster, began = partition.cluster, time.monotonic()
-    cluster.reassign(partition, [partition.leader(), coming])
+    cluster.reassign(partition, [partition.leader(), *partition.followers(), coming])
     check_rate([partition], [await_replica(coming, partition)], RATE, began, before=0)
     check_reassigning(cluster, partition)
+
+
+def check_acked_soon(partition: Partition, leader: Broker) -> None:
+    """The leader's throttle does not hold back a follower that is in sync: records with acks=all are acked soon."""
+    check_reassigning(partition.cluster, partition)
+    try:
+        for _ in range(RECORDS):
+            leader.admin.produce(partition.topic, partition.index, b"in sync", acks=-1, timeout_s=SOON_S)
+    except Refused as refused:
+        raise PromiseBroken(f"only the replica that is added to {partition} is throttled, and {refused}") from refused
