@@ -41,13 +41,14 @@ TASK_FAILED = (
 CLEANING_FAILED = r"Unexpected exception thrown when cleaning log (?s:.*)Marking its partition \((\S+)\) as uncleanable"
 """The line of ``LogCleaner`` for a log that it does not clean any more (``uncleanable-partitions-count``)."""
 MISTAKE_THROWN = (
-    r"\n(?:Caused by: )?(java\.\w+\.(?:NullPointer|ClassCast|IllegalState|IllegalArgument|ConcurrentModification"
+    r"\n(?:Caused by: )?(?:java\.\w+\.(?:NullPointer|ClassCast|IllegalState|IllegalArgument|ConcurrentModification"
     r"|NegativeArraySize|Arithmetic|UnsupportedOperation|BufferUnderflow|BufferOverflow|(?:\w+)?IndexOutOfBounds"
-    r"|NoSuchElement|IllegalMonitorState)Exception|java\.lang\.\w+Error|scala\.MatchError)\b"
+    r"|NoSuchElement|IllegalMonitorState)Exception|java\.lang\.(?:NoSuchMethod|NoSuchField|AbstractMethod|NoClassDefFound"
+    r"|IncompatibleClassChange|IllegalAccess|ExceptionInInitializer|StackOverflow|Assertion)Error|scala\.MatchError)\b"
     r"(?!: (?:Duplicate log directories |requirement failed: ))"
 )
 """The line of a stack trace with an exception that a mistake in the code throws, and not what the code has to expect.
-Left out are the messages with which a node refuses its log dirs or its settings."""
+Left out are the messages with which a node refuses its log dirs or its settings, and errors that a machine causes."""
 _ANY = f"{THREAD_DIED}|{FAULT_LOGGED}|{TASK_FAILED}|{CLEANING_FAILED}|{MISTAKE_THROWN}"
 
 

@@ -422,7 +422,8 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-failures",
-        what="a node logs that a thread died (KAFKA-19289), that it met a fault, or that a task or cleaning failed",
+        what="a node logs that a thread died (KAFKA-19289), that it met a fault, that a task or cleaning failed, or an "
+        "exception that a mistake in its code throws",
         words=(
             r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '",
             r"^Encountered (?!fatal )[\w ]+ fault: ",
@@ -430,6 +431,13 @@ TEXTS: tuple[Dependency, ...] = (
             r"|kafka-log-start-offset-checkpoint|kafka-recovery-point-checkpoint"
             r"|shutdown-idle-replica-alter-log-dirs-thread)'(?!(?s:.*)The log for \S+ is already closed)",
             r"Unexpected exception thrown when cleaning log (?s:.*)Marking its partition \((\S+)\) as uncleanable",
+            r"\n(?:Caused by: )?(?:java\.\w+\."
+            r"(?:NullPointer|ClassCast|IllegalState|IllegalArgument|ConcurrentModification"
+            r"|NegativeArraySize|Arithmetic|UnsupportedOperation|BufferUnderflow|BufferOverflow|(?:\w+)?IndexOutOfBounds"
+            r"|NoSuchElement|IllegalMonitorState)Exception"
+            r"|java\.lang\.(?:NoSuchMethod|NoSuchField|AbstractMethod|NoClassDefFound"
+            r"|IncompatibleClassChange|IllegalAccess|ExceptionInInitializer|StackOverflow|Assertion)Error"
+            r"|scala\.MatchError)\b(?!: (?:Duplicate log directories |requirement failed: ))",
         ),
         without="these failures stay unnoticed",
         tried=False,
