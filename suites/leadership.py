@@ -25,7 +25,31 @@ ELECTS_ELIGIBLE = VersionRange.parse(">=4.1")
 
 
 def lead(partition: Partition, broker: Broker) -> None:
+    """Make this broker lead (:func:`elect`), and wait until it answers as the leader and all brokers know it.
+
+    :raises Inconclusive: its replica is not in the ISR
+    :raises PromiseBroken: the controller does not elect it, or it does not lead in time
+    """
+    elect(partition, broker)
+    cluster = partition.cluster
+
+    def is_known() -> bool:
+        broker.admin.end_offset(partition.topic, partition.index)  # which only a leader answers
+        return all(partition.describe(each).leader == broker.id for each in cluster.live_brokers())
+
+    await_until(
+        is_known,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"{broker} to answer as the leader of {partition}, and all brokers to know it",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
+
+
+def elect(partition: Partition, broker: Broker) -> None:
     """Make this broker the preferred leader, and elect it: in well under a second, without the end of another broker.
+
+    Other brokers may not know it yet, and it may not serve clients yet: threads of both may be held.
 
     :raises Inconclusive: its replica is not in the ISR
     :raises PromiseBroken: the controller does not elect it
@@ -48,22 +72,6 @@ def lead(partition: Partition, broker: Broker) -> None:
         what=f"the controller to elect {broker} as the leader of {partition}",
         poll_s=0.05,
         retry_on=(NoAnswer,),
-        failure=PromiseBroken,
-    )
-
-    def is_known() -> bool:
-        try:
-            broker.admin.end_offset(partition.topic, partition.index)  # which only a leader answers
-        except Refused as refused:
-            if refused.error != "OFFSET_NOT_AVAILABLE":  # its high watermark waits for a follower, which may be held
-                raise
-        return all(partition.describe(each).leader == broker.id for each in cluster.live_brokers())
-
-    await_until(
-        is_known,
-        timeout_s=timeouts.REQUEST_S,
-        what=f"{broker} to answer as the leader of {partition}, and all brokers to know it",
-        retry_on=(NoAnswer, Refused),
         failure=PromiseBroken,
     )
 

@@ -17,7 +17,7 @@ from harness.waiting import await_until
 from suites.checks import check_refused, promised
 from suites.deviations import OFFSET_SHOWN_LATE
 from suites.group_offsets import MemberlessGroup
-from suites.leadership import lead
+from suites.leadership import elect, lead
 from suites.scenario import scenario
 
 
@@ -58,7 +58,7 @@ def test_offset_shown_late(cluster: Cluster) -> None:
             other,
             "follower-fetches",
             of_thread=f"ReplicaFetcherThread-0-{new.id}",
-            by=lambda: lead(offsets[0], new),
+            by=lambda: elect(offsets[0], new),
         )
         active = Held(
             cluster, new, "coordinator-becomes-active", about="__consumer_offsets-0 ACTIVE", by=fetches.inject

@@ -28,7 +28,7 @@ from suites.deviations import (
     OLD_LOG_DIR_REPORTED,
     PROMOTED_BEHIND,
 )
-from suites.leadership import await_active, await_end, await_offline, lead, lead_again
+from suites.leadership import await_active, await_end, await_offline, elect, lead_again
 from suites.moves import SMALL_FETCHES, await_moved, begin_move, moves_held
 from suites.observing import observe
 from suites.on_disk import check_not_created_again, segment_files
@@ -97,7 +97,7 @@ def test_moves_while_assigned(cluster: Cluster) -> None:
                 mover,
                 "assignment-queued",
                 of_thread="metadata-loader",
-                by=lambda: lead(orders[0], third),
+                by=lambda: elect(orders[0], third),
             )
             with injected(stale):
                 queued = Held(
@@ -317,7 +317,7 @@ def test_moves_beside_failed_leader(cluster: Cluster) -> None:
         ends.callback(fault.undo)
         handled = Held(cluster, mover, "log-dir-taken-offline", about=str(failing.path), by=fault.inject)
         ends.enter_context(injected(handled))
-        lead(orders[0], mover)
+        elect(orders[0], mover)
         # It meets the failure as it becomes the leader.
         met = "Skipped the become-leader state change for orders-0"
         check_logged(mover, met, handled.injected_at, REQUEST_S, failure=Inconclusive)

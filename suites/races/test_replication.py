@@ -26,7 +26,7 @@ from suites.broker_epochs import check_not_in_isr
 from suites.checks import MAY_END, check_logged, promised
 from suites.deviations import COMMITTED_TRUNCATED, FAILED_REPLICA_IN_ISR
 from suites.followers_behind import SHRUNK
-from suites.leadership import await_end, await_leader, await_offline, await_out_of_sync, lead
+from suites.leadership import await_end, await_leader, await_offline, await_out_of_sync, elect, lead
 from suites.moves import await_moved
 from suites.observations import directories
 from suites.observing import observe
@@ -156,14 +156,14 @@ def commit_before_truncation(cluster: Cluster, point: str, *, about: str = "orde
             point,
             about=about,
             of_thread=f"ReplicaFetcherThread-0-{second.id}",
-            by=lambda: lead(orders[0], second),
+            by=lambda: elect(orders[0], second),
         )
         with injected(truncates):
             tail_alone.close()
-            lead(orders[0], victim)
+            elect(orders[0], victim)
             await_end(victim, COMMITTED + TAIL, failure=Inconclusive)
             ordered_at = now()
-            lead(orders[0], second)
+            elect(orders[0], second)
             # Before the victim follows again, its thread would skip the truncation.
             follows = rf"Added fetcher to broker {second.id} for partitions .*\borders-0 ->"
             check_logged(victim, follows, ordered_at, timeouts.REQUEST_S, failure=Inconclusive)

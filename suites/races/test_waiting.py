@@ -22,7 +22,7 @@ from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
-from suites.leadership import await_end, await_offline, lead
+from suites.leadership import await_end, await_offline, elect
 from suites.on_disk import check_same_bytes
 from suites.races.test_replication import PATIENT
 from suites.scenario import NO_FAULT, scenario
@@ -96,7 +96,7 @@ def test_led_by_another_before_ack(cluster: Cluster) -> None:
         )
         with injected(behind):
             await_waiting(leader)
-            lead(orders[0], follower)
+            elect(orders[0], follower)
         check_error(asked[0])
 
 
