@@ -228,8 +228,16 @@ class Cluster(ClusterLifecycle):
         return OwnPart(self, "begin and cancel reassignments", needs_all=False).served()
 
     def reassignments(self) -> tuple[Reassignment, ...]:
-        """The reassignments in progress."""
-        return self._controller_or_any().admin.describe_reassignments()
+        """The reassignments in progress.
+
+        :raises NoAnswer: the controller has just changed, and the broker that was asked is none any more
+        """
+        try:
+            return self._controller_or_any().admin.describe_reassignments()
+        except Refused as refused:
+            if refused.error != "NOT_CONTROLLER":
+                raise
+            raise NoAnswer(f"the controller has just changed: {refused}") from refused
 
     def delete_topics(self, *topics: Topic) -> None:
         """Delete topics in one request and wait until no live broker lists them. Brokers delete the data later."""
