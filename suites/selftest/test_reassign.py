@@ -1,4 +1,4 @@
-"""The input of kafka-reassign-partitions, and the meaning of its output; the suites test what the tool does."""
+"""The input and output of kafka-reassign-partitions, and who is asked for reassignments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster.broker import Broker
 from harness.cluster.reassign import Placement, unfinished
-from suites.selftest.fakes import fake_broker, log_dir_at, partition_of
+from harness.kafka.admin import Admin
+from harness.kafka.answers import Refused
+from harness.kafka.connection import NoAnswer
+from suites.selftest.fakes import fake, fake_broker, fake_cluster, log_dir_at, partition_of
 
 ORDERS = Placement(partition=partition_of("orders"), on=(log_dir_at(Path("/b1/d2"), fake_broker(1)), fake_broker(2)))
 
@@ -60,3 +64,15 @@ def test_a_partition_that_is_not_there_is_named(line: str) -> None:
 def test_a_tool_that_prints_too_few_lines_has_not_shown_that_all_is_done() -> None:
     """A missing status line counts as unfinished."""
     assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 status lines instead of 2", REASSIGNED]
+
+
+@pytest.mark.parametrize(("error", "raised"), [("NOT_CONTROLLER", NoAnswer), ("CLUSTER_AUTHORIZATION_FAILED", Refused)])
+def test_a_broker_that_is_the_controller_no_more_gives_no_answer(error: str, raised: type[Exception]) -> None:
+    """ZooKeeper mode: whoever waits for reassignments asks again, as for any broker that does not answer."""
+
+    def refuse() -> None:
+        raise Refused("the reassignments", error)
+
+    asked = fake(Broker, admin=fake(Admin, describe_reassignments=refuse))
+    with pytest.raises(raised):
+        fake_cluster(_controller_or_any=lambda: asked).reassignments()
