@@ -37,7 +37,7 @@ TIMES = 5
     },
 )
 def test_waiting_fetches(cluster: Cluster) -> None:
-    """A record wakes the fetches that wait for it: it is acked soon, and a consumer gets it soon. Else they wait.
+    """A record wakes the fetches that wait for it: it is acked and read soon. Without one, they wait.
 
     Consumers of followers are not asked: a follower may hear of a high watermark after ``replica.fetch.wait.max.ms``.
     """
