@@ -23,6 +23,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, Message, Producer
 
 from faults.base import Fault
+from faults.file_system import PowerCut
 from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import BitsFlipped
 from harness import timeouts
@@ -57,6 +58,15 @@ def check_noticed(fault: Fault) -> None:
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )
+
+
+def check_lost(cut: PowerCut) -> None:
+    """The power cut lost bytes that the broker had written and not synced.
+
+    :raises Inconclusive: it lost none
+    """
+    if cut.lost_bytes <= 0:
+        raise Inconclusive(f"{cut.broker} had synced all that it had written, so the power cut shows nothing")
 
 
 def check_logged(

@@ -81,7 +81,7 @@ def election_error(partition: Partition, election: ElectionType) -> str | None:
 
     :raises NoAnswer: there is no answer in time
     """
-    [error] = _elect(partition.cluster, election, [TopicPartition(partition.topic, partition.index)])
+    [error] = _request_election(partition.cluster, election, [TopicPartition(partition.topic, partition.index)])
     partition.cluster.journal.write("leader.election", partition=str(partition), election=election.name, error=error)
     return error
 
@@ -92,13 +92,15 @@ def elect_all_preferred(cluster: Cluster) -> None:
     :raises NoAnswer: there is no answer in time
     :raises PromiseBroken: the controller does not elect one of them
     """
-    errors = _elect(cluster, ElectionType.PREFERRED, None)
+    errors = _request_election(cluster, ElectionType.PREFERRED, None)
     cluster.journal.write("leader.election", partition="all", election=ElectionType.PREFERRED.name, error=errors)
     if any(errors):
         raise PromiseBroken(f"all preferred leaders are in sync, and their election ended with {errors}")
 
 
-def _elect(cluster: Cluster, election: ElectionType, partitions: list[TopicPartition] | None) -> list[str | None]:
+def _request_election(
+    cluster: Cluster, election: ElectionType, partitions: list[TopicPartition] | None
+) -> list[str | None]:
     """The controller's error for each partition of its answer, None for one with a new leader."""
     client = AdminClient({**cluster.bootstrap.librdkafka})
     try:
