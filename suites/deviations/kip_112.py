@@ -258,6 +258,26 @@ MARKER_WAITS = Deviation(
     issue="none found; ReplicaManager.handleLogDirFailure does not complete the requests in the purgatory",
 )
 
+ENDS_AS_LOGS_LOAD = Deviation(
+    kip=112,
+    promised="a log dir that meets an error as its broker starts goes offline, and the broker goes on with the others",
+    actual="if it fails after the broker has first accessed it, and before the broker has loaded its logs, the broker "
+    "ends",
+    issue="none found; LogCleanerManager's constructor lets the error of a new cleaner checkpoint pass",
+)
+
+LED_ON_FAILED_LOG_DIR = Deviation(
+    kip=112,
+    promised="a partition has no leader on a log dir that has failed",
+    actual="if one heartbeat of a broker reports the log dir and asks to be unfenced, partitions without a leader get "
+    "one there, until the broker restarts",
+    issue="none found; ReplicationControlManager.processBrokerHeartbeat unfences a broker before it takes log dirs "
+    "offline, and neither sees the other's records",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+    metadata=r"broker \d+ as leader of \S+, though its log dir \S+ is not online: ",
+)
+
 CORRECTED_LOG_DIR_NOT_LED = Deviation(
     kip=112,
     promised="a replica on a good log dir can lead",

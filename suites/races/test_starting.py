@@ -1,0 +1,113 @@
+"""Holds a broker that starts, and one of its log dirs fails meanwhile."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.held import Held
+from faults.log_dir import Chmod000
+from faults.targets import leader_of
+from harness.cluster.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
+from harness.kafka.versions import Mode, VersionRange
+from suites.checks import check_logged
+from suites.deviations import ENDS_AS_LOGS_LOAD, LED_ON_FAILED_LOG_DIR
+from suites.leadership import await_active, await_offline
+from suites.observing import observe
+from suites.scenario import scenario
+from suites.state_check import StateCheck
+from suites.steps import ends_as_known, restart_after_healing, start_after_healing
+
+UNFENCING_ASKED = "Waiting for the broker to be unfenced"
+REPLICAS_STOPPED = "Stopped serving replicas in dir {path} "
+CLEANER_NOT_MADE = "AccessDeniedException: {path}/cleaner-offset-checkpoint"
+PARTITIONS = 12
+"""With one replica each: each of three brokers leads two of them in each of its two log dirs."""
+
+
+@scenario(
+    "races/failed-as-logs-load",
+    kip=112,
+    plan="1. A log directory is not available when a broker starts: it fails before the broker loads its logs",
+    judged=False,
+    deviations=(ENDS_AS_LOGS_LOAD,),
+    holds=True,
+)
+def test_failed_as_logs_load(cluster: Cluster) -> None:
+    """A log dir fails on a broker that starts, after its first access and before its logs are loaded: it is offline.
+
+    The broker leads the partitions of its good log dir again.
+    """
+    orders = cluster.create_topic("orders", partitions=PARTITIONS, replicas=1)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    fault = Chmod000(orders[0].log_dir_on(victim))
+    loads = Held(cluster, victim, "logs-loaded", by=victim.start)
+    with ExitStack() as ends:
+        ends.enter_context(injected(BrokerKilled(victim)))
+        state.broker_gone(victim)
+        state.check()
+        with injected(loads):
+            ends.enter_context(injected(fault))
+        saying = CLEANER_NOT_MADE.format(path=re.escape(str(fault.log_dir.path)))
+        ended = ends_as_known(cluster, victim, ENDS_AS_LOGS_LOAD, saying=saying)
+        if not ended:
+            state.broker_back(victim)
+            state.log_dir_failed(fault.log_dir)
+            state.check()
+    if ended:
+        state.broker_back(victim)
+        start_after_healing(state, victim)
+    else:
+        restart_after_healing(state, victim)
+
+
+@scenario(
+    "races/failed-as-unfenced",
+    kip=112,
+    plan="1. A log directory is not available when a broker starts: it fails right before the broker is unfenced",
+    modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.7.0"),
+    judged=False,
+    deviations=(LED_ON_FAILED_LOG_DIR,),
+    holds=True,
+)
+def test_failed_as_unfenced(cluster: Cluster) -> None:
+    """A heartbeat of a broker that starts asks for its unfencing, and reports a failed log dir: it leads none there.
+
+    The partitions have one replica each. Those of the broker's good log dir have a leader again.
+    """
+    orders = cluster.create_topic("orders", partitions=PARTITIONS, replicas=1)
+    state = StateCheck(cluster, orders)
+    victim = leader_of(orders[0])
+    fault = Chmod000(orders[0].log_dir_on(victim))
+    failed = [each for each in orders.partitions if each.log_dir_on(each.leader()) == fault.log_dir]
+    starting = Held(cluster, victim, "fenced-broker-heartbeats", by=victim.start)
+    with ExitStack() as ends:
+        ends.enter_context(injected(BrokerKilled(victim)))
+        state.broker_gone(victim)
+        state.check()
+        with injected(starting):
+            check_logged(victim, UNFENCING_ASKED, starting.injected_at, failure=Inconclusive)
+            ends.enter_context(injected(fault))
+            stopped = REPLICAS_STOPPED.format(path=re.escape(str(fault.log_dir.path)))
+            check_logged(victim, stopped, fault.injected_at, failure=Inconclusive)
+        await_active(cluster, victim)
+        [other, _] = cluster.others(victim)
+        for each in failed:
+            await_offline(each, victim, via=other)
+        leaders = {str(each): each.describe(other).leader for each in failed}
+        if set(leaders.values()) not in ({None}, {victim.id}):
+            raise PromiseBroken(
+                f"a log dir has failed on {victim}, which only some partitions there have lost: {leaders}"
+            )
+        led = None not in leaders.values()
+        observe(LED_ON_FAILED_LOG_DIR, cluster, deviates=led, seen=f"{leaders}, and all these replicas are offline")
+        state.broker_back(victim)
+        state.log_dir_failed(fault.log_dir)
+        if not led:
+            state.check()
+    restart_after_healing(state, victim)
