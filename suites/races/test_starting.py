@@ -85,16 +85,18 @@ def test_failed_as_unfenced(cluster: Cluster) -> None:
     victim = leader_of(orders[0])
     fault = Chmod000(orders[0].log_dir_on(victim))
     failed = [each for each in orders.partitions if each.log_dir_on(each.leader()) == fault.log_dir]
-    starting = Held(cluster, victim, "fenced-broker-heartbeats", by=victim.start)
+    asks = Held(cluster, victim, "unfencing-asked", by=victim.start)
+    heartbeats = Held(cluster, victim, "fenced-broker-heartbeats")
     with ExitStack() as ends:
         ends.enter_context(injected(BrokerKilled(victim)))
         state.broker_gone(victim)
         state.check()
-        with injected(starting):
-            check_logged(victim, UNFENCING_ASKED, starting.injected_at, failure=Inconclusive)
+        with injected(asks, heartbeats):
             ends.enter_context(injected(fault))
             stopped = REPLICAS_STOPPED.format(path=re.escape(str(fault.log_dir.path)))
             check_logged(victim, stopped, fault.injected_at, failure=Inconclusive)
+            asks.undo()
+            check_logged(victim, UNFENCING_ASKED, asks.injected_at, failure=Inconclusive)
         await_active(cluster, victim)
         [other, _] = cluster.others(victim)
         for each in failed:
