@@ -460,6 +460,23 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-unfencing-asked",
+        what="a broker that starts logs that it waits for its unfencing, and which log dir it has taken offline",
+        words=("Waiting for the broker to be unfenced", "Stopped serving replicas in dir {path} "),
+        needed_by=("races/failed-as-unfenced",),
+        without="this case is unknown, and names the line",
+        modes=KRAFT,
+        tried=False,
+    ),
+    log_line(
+        id="log-cleaner-not-made",
+        what="a broker that starts logs that it ends, since it cannot make a checkpoint of the log cleaner",
+        words=("AccessDeniedException: {path}/cleaner-offset-checkpoint",),
+        needed_by=("races/failed-as-logs-load",),
+        without="this case is invalid, and shows the end of the broker's log",
+        tried=False,
+    ),
+    log_line(
         id="log-started",
         what="a broker or a controller logs that its start has ended",
         words=(r"\] (?:Kafka Server )?started \(kafka\.server\.Kafka",),
