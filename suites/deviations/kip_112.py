@@ -273,7 +273,7 @@ LED_ON_FAILED_LOG_DIR = Deviation(
     "one there, until the broker restarts",
     issue="none found; ReplicationControlManager.processBrokerHeartbeat unfences a broker before it takes log dirs "
     "offline, and neither sees the other's records",
-    builds=VersionRange.parse(">=3.7.0"),
+    builds=VersionRange.parse(">=3.8.0"),
     modes=(Mode.KRAFT,),
     metadata=r"broker \d+ as leader of \S+, though its log dir \S+ is not online: ",
 )

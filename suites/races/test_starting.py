@@ -86,12 +86,16 @@ def test_failed_as_unfenced(cluster: Cluster) -> None:
     fault = Chmod000(orders[0].log_dir_on(victim))
     failed = [each for each in orders.partitions if each.log_dir_on(each.leader()) == fault.log_dir]
     asks = Held(cluster, victim, "unfencing-asked", by=victim.start)
-    heartbeats = Held(cluster, victim, "fenced-broker-heartbeats")
     with ExitStack() as ends:
         ends.enter_context(injected(BrokerKilled(victim)))
         state.broker_gone(victim)
         state.check()
-        with injected(asks, heartbeats):
+        with ExitStack() as held:
+            # Its first heartbeat after it has caught up, before it has loaded its logs.
+            heartbeats = Held(
+                cluster, victim, "fenced-broker-heartbeats", by=lambda: held.enter_context(injected(asks))
+            )
+            held.enter_context(injected(heartbeats))
             ends.enter_context(injected(fault))
             stopped = REPLICAS_STOPPED.format(path=re.escape(str(fault.log_dir.path)))
             check_logged(victim, stopped, fault.injected_at, failure=Inconclusive)
