@@ -332,6 +332,22 @@ def check_led_by_another(partition: Partition, dead: Broker) -> None:
         raise Inconclusive(f"{dead} was the last of the ISR of {partition}: the others were paused for too long")
 
 
+def check_records_deleted(partition: Partition, *, before: int) -> None:
+    """The leader answers DeleteRecords, once all replicas that it still counts have deleted these records.
+
+    It does not wait for a replica that was reassigned away, or for a future replica that is gone.
+    """
+    admin = partition.leader().admin
+    await_until(
+        lambda: admin.delete_records(partition.topic, partition.index, before, timeout_s=timeouts.REQUEST_S),
+        lambda low: low == before,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"DeleteRecords of {partition} to be answered, which is once all of its replicas have deleted them",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
+
+
 def check_rebuilt(flip: BitsFlipped) -> None:
     """The flipped bit of an index or a segment is gone: Kafka has rebuilt the file."""
     if flip.still_flipped():

@@ -16,11 +16,8 @@ from harness.cluster.reassign import Placement, cancel, execute, verify
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.answers import Refused
-from harness.kafka.connection import NoAnswer
 from harness.runner.case_workload import CaseWorkload
-from harness.waiting import await_until
-from suites.checks import check_delivery, check_noticed, promised
+from suites.checks import check_delivery, check_noticed, check_records_deleted, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, FAILED_REPLICA_BLOCKS
 from suites.on_disk import check_no_leftovers, check_no_replica_twice
 from suites.reassignments import await_no_reassignment, check_not_added, reassign_by_request
@@ -164,7 +161,7 @@ def test_reassigned_back(cluster: Cluster) -> None:
         check_noticed(fault)
         cluster.reassign(orders[0], [*staying, spare])
         await_no_reassignment(cluster)
-        check_removed_forgotten(orders[0])
+        check_records_deleted(orders[0], before=WRITTEN // 2)
         cluster.reassign(orders[0], [*staying, victim])
         adding = rf"all reassignments to end; .*adding=\({victim.id},\)"
         with promised(cluster, unless=FAILED_REPLICA_BLOCKS, seen=adding) as outcome:
@@ -174,16 +171,3 @@ def test_reassigned_back(cluster: Cluster) -> None:
     if outcome.deviates:
         victim.restart()
         await_no_reassignment(cluster)
-
-
-def check_removed_forgotten(partition: Partition) -> None:
-    """The leader does not wait for a replica that was reassigned away before it answers DeleteRecords."""
-    admin = partition.leader().admin
-    await_until(
-        lambda: admin.delete_records(partition.topic, partition.index, WRITTEN // 2, timeout_s=timeouts.REQUEST_S),
-        lambda low: low == WRITTEN // 2,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"DeleteRecords of {partition} to be answered, which is once all of its replicas have deleted them",
-        retry_on=(NoAnswer, Refused),
-        failure=PromiseBroken,
-    )

@@ -29,7 +29,7 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_led_by_another, check_noticed, promised
+from suites.checks import check_delivery, check_led_by_another, check_noticed, check_records_deleted, promised
 from suites.deviations import (
     CLEANING_STOPS,
     CLEANING_STOPS_WITH_DESTINATION,
@@ -37,10 +37,12 @@ from suites.deviations import (
     RETENTION_WAITS,
     TRUNCATED_SEGMENTS_STAY,
 )
+from suites.leadership import lead
 from suites.log_cleaning import (
     COMPACTED,
     EXPIRING,
     FREQUENT_CLEANING,
+    MORE_THAN_TWO,
     check_logs_small,
     check_needed_records,
     cleaner_scenario,
@@ -182,9 +184,10 @@ def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> No
     log_dirs=3,
 )
 def test_outdated_after_failed_move(cluster: Cluster) -> None:
-    """The log dir that two logs were moving to fails: outdated records are removed from both."""
+    """The log dir that two logs move to fails: both lose outdated records, and DeleteRecords is answered."""
     topics = create_cleaned_topics(cluster)
     mover = cluster.brokers[0]
+    lead(topics[1][0], mover)
     there, *more = set(mover.log_dirs) - {topic[0].log_dir_on(mover) for topic in topics}
     if more:
         raise Inconclusive(f"{mover} should have {topics[0]} and {topics[1]} in different log dirs, not in one")
@@ -195,6 +198,7 @@ def test_outdated_after_failed_move(cluster: Cluster) -> None:
             check_noticed(fault)
             check_cleaned_unless(CLEANING_STOPS_WITH_DESTINATION, cluster, mover, topics)
             check_others_cleaned(cluster, mover)
+            check_records_deleted(topics[1][0], before=2 * MORE_THAN_TWO)
 
 
 @cleaner_scenario(
