@@ -6,7 +6,8 @@ they are, and recovers those of each other log dir. If something is missing, cli
 have the records, and a power cut must come at the wrong time.
 
 After each stop, the journal gets the marks, the times of the checkpoint files, the recovery points, and the ends of the
-logs (``log_dirs.left``). :func:`incomplete_stops` looks at these, :func:`wrong_recoveries` at the logs of the starts.
+logs (``log_dirs.left``). :func:`incomplete_stops` looks at these, :func:`wrong_recoveries` at the logs of the starts,
+:func:`stale_marks` at the marks after a kill.
 
 A stop proves nothing of a log dir that was offline in that life of the broker, or that a fault may have touched: one
 whose target is the log dir, something in it, or another file of the broker. It proves nothing of a broker that had not
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.events import Event, FaultInjecting, FaultUndone, LogDirsLeft, NodeStarted, ReplicasFound
+from harness.events import Event, FaultInjecting, FaultUndone, LogDirsLeft, NodeKilled, NodeStarted, ReplicasFound
 from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.measure.discarded_logs import DIR_STOPPED, LOG_LOADED, LOG_TRUNCATED
 from harness.measure.early_unfencing import LOGS_LOADED
@@ -38,6 +39,8 @@ RECOVERS = r"^(?:(Skipping recovery)|Recovering|Attempting recovery) .*(?:from|i
 _ORDERLY = (0, 143)  # 143: after SIGTERM
 _HIGH_WATERMARKS = "replication-offset-checkpoint"
 _COARSE_S = 0.02  # the kernel's clock for files is up to 10 ms behind
+_SPARE_DISKS = ("broker_killed", "broker_stopped", "broker_paused", "controller_killed", "held")
+"""The faults that touch no log dir."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -90,6 +93,40 @@ def wrong_recoveries(events: Sequence[Event], run_dir: Path) -> list[Incomplete]
                 what = f"started, and {Path(told[2]).name} {marked} the mark of a clean shutdown: {line.text}"
                 found.append(Incomplete(broker=event.broker, what=what))
     return found
+
+
+def stale_marks(events: Sequence[Event], run_dir: Path) -> list[Incomplete]:
+    """Return the log dirs with the mark of a clean shutdown after their broker was killed.
+
+    A broker removes the mark as it loads the logs. If it stays, the start after a crash recovers nothing there. A mark
+    proves nothing if a fault may have touched the log dir meanwhile.
+
+    :raises OSError: a log can't be read
+    """
+    found = []
+    for event in events:
+        if not isinstance(event, ReplicasFound) or not event.marked_clean:
+            continue
+        start = max((each.at for each in _starts(events, event.broker) if each.at <= event.at), default=None)
+        life = [each for each in events if each.at <= event.at and (start is None or each.at >= start)]
+        stopped = any(isinstance(each, LogDirsLeft) and each.broker == event.broker for each in life)
+        killed = any(isinstance(each, NodeKilled) and each.node == f"broker-{event.broker}" for each in life)
+        struck = any(isinstance(each, FaultInjecting) and each.fault not in _SPARE_DISKS for each in events)
+        if killed and not stopped and not struck:
+            loaded = _log_dirs_loaded(_log_of(event.broker, run_dir), start, event.at) if start else event.marked_clean
+            for path in event.marked_clean:
+                if path in loaded:
+                    what = f"was killed, and {Path(path).name} still had the mark of an earlier clean shutdown"
+                    found.append(Incomplete(broker=event.broker, what=what))
+    return found
+
+
+def _log_dirs_loaded(log: BrokerLog, start: datetime, until: datetime) -> set[str]:
+    """The log dirs whose logs a broker has loaded in a life; none before it has loaded all."""
+    lines = [line for line in log.matching(f"{RECOVERS}|{LOGS_LOADED}", since=start) if line.at <= until]
+    if not any(re.search(LOGS_LOADED, line.text) for line in lines):
+        return set()
+    return {told[2] for line in lines if (told := re.search(RECOVERS, line.text))}
 
 
 def _log_of(broker: int, run_dir: Path) -> BrokerLog:

@@ -38,7 +38,7 @@ from harness.events import (
     MetadataLogRead,
     NodeEndedByItself,
 )
-from harness.measure.clean_stops import incomplete_stops, wrong_recoveries
+from harness.measure.clean_stops import incomplete_stops, stale_marks, wrong_recoveries
 from harness.measure.discarded_logs import discarded_logs
 from harness.measure.early_unfencing import early_unfencings
 from harness.measure.log_floods import log_floods
@@ -237,13 +237,13 @@ def _logged(
 ) -> Iterator[tuple[int, str]]:
     """Yield what the nodes' logs show.
 
-    These are good replicas thrown away, brokers unfenced too early, incomplete stops, wrong recoveries, failures, and
-    floods. All but the last two count only if the scenario ran to its end. A log that cannot be read is an error of the
-    case.
+    These are good replicas thrown away, brokers unfenced too early, incomplete stops, wrong recoveries, stale marks,
+    failures, and floods. All but the last two count only if the scenario ran to its end. A log that cannot be read is
+    an error of the case.
     """
     try:
         if called:
-            for find in (discarded_logs, early_unfencings, incomplete_stops, wrong_recoveries):
+            for find in (discarded_logs, early_unfencings, incomplete_stops, wrong_recoveries, stale_marks):
                 yield from ((EXIT_INVALID, str(each)) for each in find(case.journal.events, case.run_dir))
         yield from _node_failures(case, [*_shown(case, declared, called=called), *undeclared])
         yield from _log_floods(case, declared, called=called)

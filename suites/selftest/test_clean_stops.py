@@ -11,7 +11,7 @@ import pytest
 from harness.cluster.broker import WRITTEN_AT_STOP
 from harness.events import Event, LogDirsLeft, from_json
 from harness.kafka.stored_log import StoredLog
-from harness.measure.clean_stops import incomplete_stops, wrong_recoveries
+from harness.measure.clean_stops import incomplete_stops, stale_marks, wrong_recoveries
 from suites.selftest.fakes import fake_broker, fake_node, log_dir_at
 
 BEGAN = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -169,6 +169,29 @@ def test_a_start_of_a_broker_that_runs_finds_no_marks(tmp_path: Path) -> None:
     found = event(29, "replicas.found", broker=1, log_dirs={HERE: {}}, marked_clean=[HERE])
     assert wrong_recoveries([runs, found, started(30)], log_of(tmp_path, (31, SKIPS))) == []
     assert len(wrong_recoveries([runs, found, started(30)], log_of(tmp_path, (31, RECOVERS)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "lines", "what"),
+    [
+        ([started()], [(11, SKIPS), (12, LOADED)], 1),
+        ([], [], 1),  # of an earlier case, and healthy
+        ([started()], [(11, SKIPS)], 0),  # killed as it loaded its logs
+        ([started()], [(12, LOADED)], 0),  # the log dir was bad
+        ([started(), left()], [(11, SKIPS), (12, LOADED)], 0),
+        ([started(), fault(15, "injecting", "broker-1-log-dir-1 of broker 1")], [(11, SKIPS), (12, LOADED)], 0),
+    ],
+)
+def test_a_killed_broker_leaves_no_mark(
+    tmp_path: Path, events: Sequence[Event], lines: Sequence[tuple[float, str]], what: int
+) -> None:
+    kill = event(25, "node.killed", node="broker-1")
+    found = event(29, "replicas.found", broker=1, log_dirs={HERE: {}, THERE: {}}, marked_clean=[HERE])
+    seen = stale_marks([*events, kill, found], log_of(tmp_path, *lines))
+    says = "broker 1 was killed, and broker-1-log-dir-1 still had the mark of an earlier clean shutdown"
+    assert [str(each) for each in seen] == [says] * what
+    unmarked = event(29, "replicas.found", broker=1, log_dirs={HERE: {}, THERE: {}}, marked_clean=[])
+    assert stale_marks([*events, kill, unmarked], tmp_path) == []
 
 
 def test_a_log_dir_shows_its_mark_and_recovery_points(tmp_path: Path) -> None:
