@@ -37,13 +37,14 @@ RECORDS = 100
 def test_reassigned_beside_lagging(cluster: Cluster) -> None:
     """Reassignments add or keep a replica that hangs: they wait for it, and a cancel never costs a record.
 
-    One is cancelled while its old replica is in the ISR. Another one is not cancelled once its old replica is dead.
+    One is cancelled while its old replica is in the ISR; that of another partition of its topic has ended. Another one
+    is not cancelled once its old replica is dead.
     """
     old, new, hanging = cluster.brokers
     on_old, on_all = {0: [old.id]}, {0: [old.id, new.id, hanging.id]}
     orders, refunds, events = cluster.create_topics(
         NewTopic(name="orders", replicas=1, assignment=on_old),
-        NewTopic(name="refunds", replicas=1, assignment=on_old),
+        NewTopic(name="refunds", replicas=1, assignment={**on_old, 1: [old.id]}),
         NewTopic(name="events", replicas=3, assignment=on_all),
     )
     topics = (orders, refunds, events)
@@ -55,6 +56,8 @@ def test_reassigned_beside_lagging(cluster: Cluster) -> None:
         for topic in (orders, refunds):
             cluster.reassign(topic[0], [new, hanging])
             await_in_sync(topic[0], new)
+        cluster.reassign(refunds[1], [new])
+        await_placed(refunds[1], new)
         for topic in topics:
             check_reassigning(cluster, topic[0])
         cluster.cancel_reassignment(refunds[0])
