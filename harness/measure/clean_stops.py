@@ -107,7 +107,7 @@ def stale_marks(events: Sequence[Event], run_dir: Path) -> list[Incomplete]:
     for event in events:
         if not isinstance(event, ReplicasFound) or not event.marked_clean:
             continue
-        start = max((each.at for each in _starts(events, event.broker) if each.at <= event.at), default=None)
+        start = _last_start(events, event.broker, event.at)
         life = [each for each in events if each.at <= event.at and (start is None or each.at >= start)]
         stopped = any(isinstance(each, LogDirsLeft) and each.broker == event.broker for each in life)
         killed = any(isinstance(each, NodeKilled) and each.node == f"broker-{event.broker}" for each in life)
@@ -137,6 +137,11 @@ def _starts(events: Sequence[Event], broker: int) -> list[NodeStarted]:
     return [event for event in events if isinstance(event, NodeStarted) and event.node == f"broker-{broker}"]
 
 
+def _last_start(events: Sequence[Event], broker: int, until: datetime) -> datetime | None:
+    """When the broker's life at this time began; None if it was in an earlier case."""
+    return max((each.at for each in _starts(events, broker) if each.at <= until), default=None)
+
+
 def _last(lines: Sequence[LogLine], *, saying: str) -> LogLine | None:
     return next((line for line in reversed(lines) if re.search(saying, line.text)), None)
 
@@ -158,7 +163,7 @@ class _Stop:
     @classmethod
     def of(cls, left: LogDirsLeft, events: Sequence[Event], log: BrokerLog) -> _Stop:
         """Collect what belongs to a stop. A broker of an earlier case has no start in this one, and was healthy."""
-        start = max((each.at for each in _starts(events, left.broker) if each.at <= left.at), default=None)
+        start = _last_start(events, left.broker, left.at)
         kinds = (DIR_STOPPED, LOG_LOADED, LOG_TRUNCATED, LOGS_LOADED, STOPS_REPLICAS, STOP_DISTURBED)
         lines = [line for line in log.matching("|".join(kinds), since=start) if line.at <= left.at]
         undone = {

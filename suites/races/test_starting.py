@@ -76,7 +76,7 @@ def test_failed_as_logs_load(cluster: Cluster) -> None:
     holds=True,
 )
 def test_failed_as_unfenced(cluster: Cluster) -> None:
-    """A heartbeat of a broker that starts asks for its unfencing, and reports a failed log dir: it leads none there.
+    """One heartbeat of a broker that starts reports a failed log dir, and asks to be unfenced: it does not lead there.
 
     The partitions have one replica each. Those of the broker's good log dir have a leader again.
     """
@@ -91,7 +91,7 @@ def test_failed_as_unfenced(cluster: Cluster) -> None:
         state.broker_gone(victim)
         state.check()
         with ExitStack() as held:
-            # Its first heartbeat after it has caught up, before it has loaded its logs.
+            # This holds the first heartbeat after the broker has caught up, before it has loaded its logs.
             heartbeats = Held(
                 cluster, victim, "fenced-broker-heartbeats", by=lambda: held.enter_context(injected(asks))
             )
