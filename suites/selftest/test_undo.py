@@ -152,6 +152,28 @@ def test_closing_undoes_the_last_first_and_leaves_no_folder(workspace: Path, out
     assert not (workspace / "r").exists()
 
 
+def test_a_harness_killed_as_it_removes_its_folder_leaves_the_log(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = UndoLog("run-1")
+    for name in ("broker-1", "zookeeper"):
+        (log.dir / name).mkdir()
+    removed: list[str] = []
+
+    def remove_one(path: str) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(undo, "_undo_tree", remove_one)
+        with pytest.raises(KeyboardInterrupt):
+            log.close()
+    assert undo.logs() == [log.dir / "undo.jsonl"]
+    assert undo.clean() == 1
+    assert list(workspace.iterdir()) == []
+
+
 def test_one_step_undone_twice_happens_once(workspace: Path, outside: Path) -> None:
     log = UndoLog("r")
     token = log.will("chmod", path=str(outside / "a"), mode=0o711)
