@@ -312,7 +312,7 @@ def _undo_all(folder: Path, steps: Mapping[int, _Step], undo: Callable[[int], No
             undo(token)
         except EnvironmentLacks as error:
             lacking = lacking or error
-    for path in folder.iterdir():  # the log goes last: without it, no clean-up would find what is left
+    for path in folder.glob("*"):  # the log goes last: without it, no clean-up would find what is left
         if path.name != _LOG_NAME:
             _undo_tree(str(path))
     if lacking:

@@ -174,6 +174,14 @@ def test_a_harness_killed_as_it_removes_its_folder_leaves_the_log(
     assert list(workspace.iterdir()) == []
 
 
+def test_a_folder_that_is_gone_is_no_obstacle(workspace: Path) -> None:
+    log = UndoLog("run-1")
+    (log.dir / "undo.jsonl").unlink()
+    log.dir.rmdir()
+    log.close()
+    assert list(workspace.iterdir()) == []
+
+
 def test_one_step_undone_twice_happens_once(workspace: Path, outside: Path) -> None:
     log = UndoLog("r")
     token = log.will("chmod", path=str(outside / "a"), mode=0o711)
