@@ -99,26 +99,35 @@ def stale_marks(events: Sequence[Event], run_dir: Path) -> list[Incomplete]:
     """Return the log dirs with the mark of a clean shutdown after their broker was killed.
 
     A broker removes the mark as it loads the logs. If it stays, the start after a crash recovers nothing there. A mark
-    proves nothing if a fault may have touched the log dir meanwhile.
+    proves nothing in a case with a fault that may touch a log dir.
 
     :raises OSError: a log can't be read
     """
-    found = []
-    for event in events:
-        if not isinstance(event, ReplicasFound) or not event.marked_clean:
-            continue
-        start = _last_start(events, event.broker, event.at)
-        life = [each for each in events if each.at <= event.at and (start is None or each.at >= start)]
-        stopped = any(isinstance(each, LogDirsLeft) and each.broker == event.broker for each in life)
-        killed = any(isinstance(each, NodeKilled) and each.node == f"broker-{event.broker}" for each in life)
-        struck = any(isinstance(each, FaultInjecting) and each.fault not in _SPARE_DISKS for each in events)
-        if killed and not stopped and not struck:
-            loaded = _log_dirs_loaded(_log_of(event.broker, run_dir), start, event.at) if start else event.marked_clean
-            for path in event.marked_clean:
-                if path in loaded:
-                    what = f"was killed, and {Path(path).name} still had the mark of an earlier clean shutdown"
-                    found.append(Incomplete(broker=event.broker, what=what))
-    return found
+    if any(isinstance(event, FaultInjecting) and event.fault not in _SPARE_DISKS for event in events):
+        return []
+    return [
+        Incomplete(
+            broker=event.broker,
+            what=f"was killed, and {Path(path).name} still had the mark of an earlier clean shutdown",
+        )
+        for event in events
+        if isinstance(event, ReplicasFound) and event.marked_clean
+        for path in _marked_in_vain(event, event.marked_clean, events, run_dir)
+    ]
+
+
+def _marked_in_vain(found: ReplicasFound, marked: Sequence[str], events: Sequence[Event], run_dir: Path) -> list[str]:
+    """The marked log dirs of a broker that had loaded their logs, and was killed and not stopped since."""
+    start = _last_start(events, found.broker, found.at)
+    life = [event for event in events if event.at <= found.at and (start is None or event.at >= start)]
+    stopped = any(isinstance(event, LogDirsLeft) and event.broker == found.broker for event in life)
+    killed = any(isinstance(event, NodeKilled) and event.node == f"broker-{found.broker}" for event in life)
+    if stopped or not killed:
+        return []
+    if start is None:
+        return [*marked]
+    loaded = _log_dirs_loaded(_log_of(found.broker, run_dir), start, found.at)
+    return [path for path in marked if path in loaded]
 
 
 def _log_dirs_loaded(log: BrokerLog, start: datetime, until: datetime) -> set[str]:
