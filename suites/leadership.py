@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
@@ -109,6 +109,18 @@ def _request_election(
     except (KafkaException, TimeoutError) as failure:
         raise NoAnswer(f"ElectLeaders: {failure or 'no answer in time'}") from failure
     return [None if refusal is None else str(refusal.name()) for refusal in refusals]
+
+
+def led_in_same_log_dir(topic: Topic) -> list[Partition]:
+    """The partitions that their leader has in the same log dir as the first one.
+
+    :raises Inconclusive: there is no other
+    """
+    log_dir = topic[0].log_dir_on(topic[0].leader())
+    found = [each for each in topic.partitions if each.log_dir_on(each.leader()) == log_dir]
+    if len(found) < 2:
+        raise Inconclusive(f"{log_dir} has only {topic[0]} of {topic}")
+    return found
 
 
 def check_not_preferred(partition: Partition) -> None:

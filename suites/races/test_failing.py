@@ -8,11 +8,11 @@ from faults.base import injected
 from faults.held import Held
 from faults.log_dir import Chmod000
 from harness.cluster.cluster import Cluster
-from harness.cluster.topic import Partition, Topic
-from harness.errors import Inconclusive, PromiseBroken
+from harness.cluster.topic import Partition
+from harness.errors import PromiseBroken
 from harness.kafka.versions import VersionRange
 from suites.checks import check_refused
-from suites.leadership import await_offline
+from suites.leadership import await_offline, led_in_same_log_dir
 from suites.scenario import scenario
 from suites.steps import write_untracked_records
 
@@ -35,7 +35,7 @@ def test_written_after_error(cluster: Cluster) -> None:
     """
     orders = cluster.create_topic("orders", partitions=PARTITIONS, replicas=1)
     write_untracked_records(orders, 10)
-    partitions = together(orders)
+    partitions = led_in_same_log_dir(orders)
     victim = partitions[0].leader()
     log_dir = partitions[0].log_dir_on(victim)
     with ExitStack() as failed:
@@ -51,18 +51,6 @@ def test_written_after_error(cluster: Cluster) -> None:
                 check_not_written(each)
         for each in partitions:
             await_offline(each, victim)
-
-
-def together(topic: Topic) -> list[Partition]:
-    """The partitions that their leader has in the same log dir as the first one.
-
-    :raises Inconclusive: there is no other
-    """
-    log_dir = topic[0].log_dir_on(topic[0].leader())
-    found = [each for each in topic.partitions if each.log_dir_on(each.leader()) == log_dir]
-    if len(found) < 2:
-        raise Inconclusive(f"{log_dir} has only {topic[0]} of {topic}")
-    return found
 
 
 def check_not_written(partition: Partition) -> None:

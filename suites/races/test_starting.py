@@ -15,7 +15,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.versions import Mode, VersionRange
 from suites.checks import check_logged
 from suites.deviations import ENDS_AS_LOGS_LOAD, LED_ON_FAILED_LOG_DIR
-from suites.leadership import await_active, await_offline
+from suites.leadership import await_active, await_offline, led_in_same_log_dir
 from suites.observing import observe
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -84,7 +84,7 @@ def test_failed_as_unfenced(cluster: Cluster) -> None:
     state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     fault = Chmod000(orders[0].log_dir_on(victim))
-    failed = [each for each in orders.partitions if each.log_dir_on(each.leader()) == fault.log_dir]
+    failed = led_in_same_log_dir(orders)
     asks = Held(cluster, victim, "unfencing-asked", by=victim.start)
     with ExitStack() as ends:
         ends.enter_context(injected(BrokerKilled(victim)))
