@@ -139,13 +139,18 @@ def test_the_sample_has_only_places_that_a_case_reaches_and_stays_the_same() -> 
     every = draw(places, cases, 1000, seed=3)
     assert {each.changes[0].branch for each in every} == set(range(11, 31))
     [both] = [each.caught_by for each in every if each.changes[0].branch == 13]
-    assert both == ("logs/b", "disks/a")
+    assert both == ("disks/a", "logs/b")
 
 
-def test_the_suites_take_turns_and_few_cases_are_tried() -> None:
-    cases = [reached(f"{suite}/{at}", at, 1) for suite in ("disks", "logs") for at in range(20)]
-    assert cases_for(cases)[:4] == ("disks/0", "logs/0", "disks/1", "logs/1")
-    assert len(cases_for(cases)) == MOST_CASES
+def test_cases_about_the_class_come_first_and_each_adds_other_parts() -> None:
+    everyday = [reached(f"disks/{at}", 10, 1) for at in range(40)]
+    about = [reached("logs/a", 20, 1, 2, 3), reached("logs/b", 20, 1, 2, 3), reached("logs/c", 20, 1, 3, 4, 5)]
+    other_class = [reached("races/other", 1, 1, *range(100, 200))]
+    weights = {1: 1 / 44, 2: 1 / 2, 3: 1 / 3, 4: 1.0, 5: 1.0}
+    tried = cases_for([*everyday, *about, *other_class], weights)
+    assert tried[:2] == ("logs/c", "logs/a"), "logs/c runs most; logs/b would run the same as logs/a"
+    assert set(tried[2:4]) == {"logs/b", "races/other"}
+    assert len(tried) == MOST_CASES
 
 
 def test_a_judged_mutant_is_equivalent(monkeypatch: pytest.MonkeyPatch) -> None:

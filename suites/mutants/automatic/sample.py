@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from harness.runner.suite_kinds import suite_of
 from suites.mutants.automatic.places import Operator, Place
 from suites.mutants.automatic.reach import Reached
 from suites.mutants.mutant import Mutant
@@ -40,26 +39,47 @@ def draw(places: Sequence[Place], reached: Mapping[str, Reached], count: int, se
 
     :param reached: what each case reached, by case
     """
-    by_place: dict[int, list[Reached]] = defaultdict(list)
+    reaching: dict[int, list[Reached]] = defaultdict(list)
     for each in reached.values():
         for number in each.places:
-            by_place[number].append(each)
+            reaching[number].append(each)
     judged = {(each.place, each.operator): each.why for each in read_judged()}
-    all_ = [(place, operator) for place in places if place.number in by_place for operator in place.operators]
+    all_ = [(place, operator) for place in places if place.number in reaching for operator in place.operators]
+    of_class: dict[str, dict[int, float]] = defaultdict(dict)
+    for place in places:
+        if place.number in reaching:
+            of_class[place.class_][place.number] = 1 / len(reaching[place.number])
     drawn = random.Random(seed).sample(all_, min(count, len(all_)))
     return [
-        place.mutant(operator, cases_for(by_place[place.number]), judged.get((place.key, operator), ""))
+        place.mutant(
+            operator,
+            cases_for(reaching[place.number], of_class[place.class_]),
+            judged.get((place.key, operator), ""),
+        )
         for place, operator in drawn
     ]
 
 
-def cases_for(reaching: Sequence[Reached]) -> tuple[str, ...]:
-    """The cases to try: the suites take turns, each with its shortest case first."""
-    of: dict[str, list[Reached]] = defaultdict(list)
-    for each in sorted(reaching, key=lambda each: each.duration_s):
-        of[suite_of(each.case)].append(each)
-    turns = sorted((turn, at.duration_s, at.case) for cases in of.values() for turn, at in enumerate(cases))
-    return tuple(case for _, _, case in turns[:MOST_CASES])
+def cases_for(reaching: Sequence[Reached], weights: Mapping[int, float]) -> tuple[str, ...]:
+    """The cases to try on a mutant, in this order: each has the most weight for its time.
+
+    A case that runs much of the class that other cases do not run is about that class, and checks what it does.
+
+    :param reaching: the cases that reach the place
+    :param weights: of each place of its class: the fewer cases reach it, the more. The weight of a place falls with
+        each chosen case that reaches it, so that the next one runs other parts of the class
+    """
+    weights = dict(weights)
+    within = {each.case: [number for number in each.places if number in weights] for each in reaching}
+    left = list(reaching)
+    chosen: list[str] = []
+    while left and len(chosen) < MOST_CASES:
+        best = max(left, key=lambda each: sum(weights[n] for n in within[each.case]) / max(each.duration_s, 1.0))
+        left.remove(best)
+        chosen.append(best.case)
+        for number in within[best.case]:
+            weights[number] /= 2
+    return tuple(chosen)
 
 
 def read_judged(file: Path = JUDGED) -> tuple[Judged, ...]:
