@@ -278,6 +278,16 @@ LED_ON_FAILED_LOG_DIR = Deviation(
     metadata=r"broker \d+ as leader of \S+, though its log dir \S+ is not online: ",
 )
 
+MIN_ISR_CHANGE_ENDS_ELECTIONS = Deviation(
+    kip=112,
+    promised="a partition without a leader is led by its last leader again, once that is back (KIP-966)",
+    actual="if min.insync.replicas of the topic or of the cluster is set meanwhile, no replica can be elected: the "
+    "partition stays without a leader, with all replicas on good log dirs, until an unclean election",
+    issue="none found; ClearElrRecord also clears the last known leader",
+    builds=VersionRange.parse(">=4.1.0"),
+    modes=(Mode.KRAFT,),
+)
+
 CORRECTED_LOG_DIR_NOT_LED = Deviation(
     kip=112,
     promised="a replica on a good log dir can lead",
