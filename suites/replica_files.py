@@ -8,9 +8,12 @@ A broker reads them at its next start, at its next truncation, or as the next le
 * No entry starts below the log start to which the broker has advanced the log since its start
   (``LeaderEpochFileCache.truncateFromStart``, ``clearAndFlush``). Kafka writes this in the background, so a crash or
   the swap of a future replica may leave older entries: these are not looked at.
+* Offsets rise from batch to batch, also from one segment to the next. No segment is left that the cleaner has replaced,
+  so that the log has no record twice (``LocalLog.replaceSegments``).
 * No segment has only records below the log start, on a broker that deletes segments more than once a second
   (``UnifiedLog.deleteLogStartOffsetBreachedSegments``). These records would fill the disk for ever.
-* With a segment goes its producer snapshot (``UnifiedLog.deleteSegments``).
+* With a segment go its indexes (``LocalLog.deleteSegmentFiles``) and its producer snapshot
+  (``UnifiedLog.deleteSegments``, ``UnifiedLog.replaceSegments``).
 * The recovery point is not above the end of the log, or records after a truncation would not be checked after a crash.
 """
 
@@ -20,6 +23,7 @@ import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,12 +33,14 @@ from harness.cluster.log_dir import LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.connection import NoAnswer
-from harness.kafka.stored_log import StoredLog
+from harness.kafka.stored_log import StoredLog, batches
 from harness.waiting import await_until
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 # A batch's base offset and, after its length, its leader epoch.
 _BATCH = struct.Struct(">q4xi")
+_INDEXES = (".index", ".timeindex", ".txnindex")
+_METADATA = "partition.metadata"
 
 
 def check_replica_files(*partitions: Partition) -> None:
@@ -105,10 +111,18 @@ def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None) -> Iter
     start = first if start is None else start  # a log that starts with its first segment is not listed
     epochs = leader_epochs(folder)
     yield from _wrong_epochs(epochs, start, end, segments)
+    yield from _wrong_offsets(segments)
+    replaced = _replaced(log_dir, name)
+    for offset in sorted(replaced & segments.keys()):
+        yield f"the segment {offset}, which the cleaner has replaced"
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _INDEXES and int(path.stem) not in segments:
+            yield f"{path.name} without its segment"
     if epochs and epochs[0][1] < start and epochs[0][1] < (advanced := min(start, _advanced_to(log_dir, name))):
         yield f"the leader epochs {epochs}, and its log was made to start at {advanced}"
     for offset in sorted(int(path.stem) for path in folder.glob("*.snapshot")):
-        if offset < first and log_dir.broker.log.first(_segment_deleted(log_dir, name, offset)):
+        deleted = offset < first and log_dir.broker.log.first(_segment_deleted(log_dir, name, offset))
+        if deleted or (offset in replaced - segments.keys() and offset != end):
             yield f"the producer snapshot {offset} of a segment that is deleted"
     if point > end and not log_dir.broker.log.first(_truncated(log_dir, name, point)):
         yield f"the recovery point {point}, and its log ends at {end}"
@@ -129,6 +143,34 @@ def _wrong_epochs(epochs: list[tuple[int, int]], start: int, end: int, segments:
         begun = [each for each, offset in epochs if offset <= base]
         if base >= start and epoch >= 0 and begun and begun[-1] != epoch:
             yield f"{has}, and the batch at offset {base} is of epoch {epoch}"
+
+
+def _wrong_offsets(segments: Mapping[int, Path]) -> Iterator[str]:
+    last, before = -1, None
+    for path in segments.values():
+        for base, delta, _ in batches(path, path.stat().st_size):
+            if base <= last:
+                yield f"the offset {base} in {path.name} after {last} in {before}"
+                return
+            last, before = base + delta, path.name
+
+
+def _replaced(log_dir: LogDir, name: str) -> set[int]:
+    """The base offsets of the segments that the cleaner has replaced by others, since the start of broker and log.
+
+    A crash amid the replacement may undo it.
+    """
+    broker, folder = log_dir.broker, log_dir.path / name
+    metadata = folder / _METADATA
+    created = datetime.fromtimestamp(metadata.stat().st_mtime, UTC) if metadata.exists() else broker.started_at
+    swapped = rf"Swapping in cleaned segment (.*) for segment\(s\) (.*) in log .*dir={re.escape(str(folder))},"
+    lines = broker.log.matching(swapped, since=max(created, broker.started_at))
+    found = (re.search(swapped, line.text) for line in lines)
+    return {offset for told in found if told for offset in _base_offsets(told[2]) - _base_offsets(told[1])}
+
+
+def _base_offsets(segments: str) -> set[int]:
+    return set(map(int, re.findall(r"LogSegment\(baseOffset=(\d+),", segments)))
 
 
 def _advanced_to(log_dir: LogDir, name: str) -> int:

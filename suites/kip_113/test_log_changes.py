@@ -60,9 +60,11 @@ from suites.moves import (
 )
 from suites.observing import observe
 from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes, check_topic_gone
+from suites.replica_files import check_replica_files
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import write_untracked_records
+from suites.untracked_transactions import UntrackedProducer
 
 SETTINGS = SMALL_FETCHES | FREQUENT_CLEANING
 KEPT = EXPIRING | {"retention.bytes": "-1"}
@@ -93,13 +95,15 @@ def create_cleaned_topics(cluster: Cluster) -> tuple[Topic, Topic]:
 def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     """Compacted and expiring logs get outdated records during a move: both are small after it, and stay small.
 
-    A third log, whose leader moves it, expires only by a config that is set during the move.
+    A third log, whose leader moves it, expires only by a config that is set during the move. An aborted transaction is
+    in its first segment, so there is an index of those to delete, too.
     """
     orders, topics = create_beside(cluster), create_cleaned_topics(cluster)
     mover, *others = cluster.brokers
     [kept] = cluster.create_topics(
         NewTopic(name="kept", assignment={0: [each.id for each in cluster.brokers]}, configs=KEPT)
     )
+    UntrackedProducer(kept, "aborted").write(commit=False)
     write_outdated_records(kept)
     state = StateCheck(cluster, orders, *topics, kept)
     there = {topic: other_dir(topic[0].log_dir_on(mover)) for topic in (*topics, kept)}
@@ -121,6 +125,7 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
         check_logs_small(*topics)
         check_settled(state, *topics, kept, compacted=topics[:1])
         check_needed_records(*topics, mover)
+        check_replica_files(*(topic[0] for topic in (*topics, kept)))
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -250,6 +255,7 @@ def check_still_cleaned(state: StateCheck, mover: Broker, topics: tuple[Topic, T
     check_cleaned_unless(CLEANING_STOPS, state.cluster, mover, topics)
     check_settled(state, *topics, compacted=topics[:1])
     check_needed_records(*topics, mover)
+    check_replica_files(*(topic[0] for topic in topics))
 
 
 def check_settled(

@@ -295,16 +295,18 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-changed",
-        what="a broker logs the segments that it deletes, to which offset it truncates a log, where it lets one start, "
-        "and when a move ends",
+        what="a broker logs the segments that it deletes or replaces by cleaned ones, to which offset it truncates a "
+        "log, where it lets one start, and when a move ends",
         words=(
             r"partition=…, dir=…\] Incremented log start offset to (\d+)"
             r"|^.*Truncate fully and reset fetch offset for partition … from .* leader's start offset (\d+) ",
             r"… Deleting segments? (?=.*due to).*\(baseOffset=…,",
+            r"Swapping in cleaned segment (.*) for segment\(s\) (.*) in log .*dir=…,",
             r"partition=…, dir=…\] Truncating to offset …\b",
             r"successfully replaced with the future replica for …\b",
         ),
-        without="producer snapshots that stay are not found, and a check of files may be wrong after a move",
+        without="producer snapshots and replaced segments that stay are not found, and a check of files may be wrong "
+        "after a move",
         tried=False,
     ),
     log_line(

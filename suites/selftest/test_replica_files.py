@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,18 +33,19 @@ def wrong(
     point: int | None = None,
     start: int | None = None,
     snapshots: Sequence[int] = (),
+    log: Mapping[int, bytes] = LOG,
     line: str = "",
     every_ms: int = 60_000,
     build: str = "4.3.1",
     started: datetime = datetime(2026, 11, 28, 12, tzinfo=UTC),
 ) -> list[str]:
-    """What is found wrong in a folder with these files and :data:`LOG`, by a broker that logged this line.
+    """What is found wrong in a folder with these files and segments, by a broker that logged this line.
 
     :param every_ms: how often it deletes segments and cleans
     """
     replica = folder / "orders-0"
     replica.mkdir(exist_ok=True)
-    for base, content in LOG.items():
+    for base, content in log.items():
         (replica / f"{base:020}.log").write_bytes(content)
     for offset in snapshots:
         (replica / f"{offset:020}.snapshot").touch()
@@ -54,11 +56,11 @@ def wrong(
         (folder / file).unlink(missing_ok=True)
         if listed is not None:
             (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
-    log = folder / "broker.log"
-    log.write_text(STAMP + line.format(dir=folder) + "\n")
+    broker_log = folder / "broker.log"
+    broker_log.write_text(STAMP + line.format(dir=folder) + "\n")
     properties = {name: str(every_ms) for name in ("log.retention.check.interval.ms", "log.cleaner.backoff.ms")}
     node, distribution = fake_node(properties=properties), fake_distribution(build)
-    broker = fake_broker(log=BrokerLog(log), started_at=started, node=node, build=distribution)
+    broker = fake_broker(log=BrokerLog(broker_log), started_at=started, node=node, build=distribution)
     return list(wrong_files(log_dir_at(folder, broker), ["orders-0"]))
 
 
@@ -135,6 +137,60 @@ def test_the_producer_snapshot_of_a_deleted_segment_is_found(tmp_path: Path, lin
     (tmp_path / "orders-0" / f"{50:020}.snapshot").unlink()
     assert wrong(tmp_path, snapshots=[51, 100], line=line) == []
     assert wrong(tmp_path, snapshots=[51, 50], line=line.replace("due to", "as part of")) == []
+
+
+SWAPPED = (
+    "Cleaner 0: Swapping in cleaned segment LogSegment(baseOffset=100, size=9) for segment(s) "
+    "[LogSegment(baseOffset=100, size=9), LogSegment(baseOffset=120, size=9)] in log "
+    "Log(dir={dir}/orders-0, topicId=cc, topic=orders, partition=0) (org.apache.kafka.storage.internals.log.Cleaner)"
+)
+
+
+def test_a_segment_that_the_cleaner_replaced_is_found(tmp_path: Path) -> None:
+    """It is not, if the cleaner of an earlier start replaced it, or that of another log of the same name."""
+    assert wrong(tmp_path, line=SWAPPED) == [
+        f"orders-0 in {tmp_path.name} of broker 1 has the segment 120, which the cleaner has replaced"
+    ]
+    assert wrong(tmp_path, line=SWAPPED.replace("orders-0", "refunds-0")) == []
+    assert wrong(tmp_path, line=SWAPPED, started=datetime(2026, 11, 28, 13, tzinfo=UTC)) == []
+    (tmp_path / "orders-0" / "partition.metadata").touch()
+    assert wrong(tmp_path, line=SWAPPED) == []
+
+
+def test_the_producer_snapshot_of_a_replaced_segment_is_found(tmp_path: Path) -> None:
+    """That of a clean stop at the log's end may stay."""
+    line = SWAPPED.replace("120", "110")
+    [said] = wrong(tmp_path, snapshots=[110, 120, 130], line=line)
+    assert said.endswith("has the producer snapshot 110 of a segment that is deleted")
+    (tmp_path / "orders-0" / f"{110:020}.snapshot").unlink()
+    assert wrong(tmp_path, snapshots=[130], line=SWAPPED.replace("120", "130")) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        ({100: batch(100, 3), 105: batch(110, 3)}, None),
+        ({100: batch(100, 3) + batch(110, 3), 115: batch(115, 3)}, "the offset 115 in .* after 119 in "),
+        ({100: batch(100, 3) + batch(100, 3)}, "the offset 100 in .* after 109 in "),
+        ({100: batch(110, 3) + batch(100, 3)}, "the offset 100 in .* after 119 in "),
+    ],
+)
+def test_offsets_that_do_not_rise_are_found(tmp_path: Path, log: Mapping[int, bytes], says: str | None) -> None:
+    """A segment may begin with an offset above its base, and the log may have gaps."""
+    found = wrong(tmp_path, [(3, 100)], log=log)
+    assert len(found) == (says is not None)
+    assert says is None or re.search(says, found[0])
+
+
+@pytest.mark.parametrize("index", ["index", "timeindex", "txnindex"])
+def test_an_index_without_its_segment_is_found(tmp_path: Path, index: str) -> None:
+    wrong(tmp_path)
+    (tmp_path / "orders-0" / f"{100:020}.{index}").touch()
+    assert wrong(tmp_path) == []
+    (tmp_path / "orders-0" / f"{50:020}.{index}").touch()
+    assert wrong(tmp_path) == [
+        f"orders-0 in {tmp_path.name} of broker 1 has 00000000000000000050.{index} without its segment"
+    ]
 
 
 def test_a_segment_below_the_log_start_is_found_where_segments_are_deleted_often(tmp_path: Path) -> None:
