@@ -24,7 +24,7 @@ from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.checks import check_refused
 from suites.log_cleaning import FREQUENT_CLEANING, SEGMENT, SMALL_SEGMENTS, until_cleaning_s
-from suites.on_disk import check_same_bytes
+from suites.on_disk import check_same_bytes, segment_files
 from suites.replica_files import check_replica_files
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -39,6 +39,8 @@ HOURLY = 500  # records of an hour: some of these hours end in another segment t
 HOURS = 5
 # Retention, and no compaction: no log is dirtier than all of it.
 COMPACT_AND_DELETE = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"}
+# The first segment is closed as soon as its records must be compacted, however few they are (KIP-354).
+OVERDUE = {"cleanup.policy": "compact", "max.compaction.lag.ms": "3600000"}
 AN_HOUR = {"retention.ms": "3600000"}
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 FEW = 10  # records
@@ -61,6 +63,8 @@ def test_log_start(cluster: Cluster) -> None:
     appended = cluster.create_topic("appended", configs=SMALL_SEGMENTS | AN_HOUR | APPEND_TIME)
     by_request = cluster.create_topic("by-request", configs=SMALL_SEGMENTS)
     forever = cluster.create_topic("forever", configs=SMALL_SEGMENTS | {"retention.ms": "-1"})
+    check_rolled_by_time(cluster.create_topic("rolled", configs={"segment.ms": "1"}))
+    check_rolled_by_time(cluster.create_topic("overdue", configs=OVERDUE))
     state = StateCheck(cluster, by_size, by_time, compacted, idle, appended, by_request, forever)
     write_untracked_records(by_size, WRITTEN, size=1000)
     for topic in (by_time, compacted):
@@ -102,6 +106,27 @@ def test_log_start(cluster: Cluster) -> None:
     check_dynamic_retention(forever[0])
     await_size_kept(by_size[0])
     check_follows_again(state, by_request)
+
+
+def check_rolled_by_time(topic: Topic) -> None:
+    """Each replica begins a segment if the active one has a record that is too old, and none if it is empty."""
+    [partition] = topic.partitions
+    folders = [
+        partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+        for broker in (partition.leader(), *partition.followers())
+    ]
+    empty = [segment_files(folder) for folder in folders]
+    write_untracked_records(topic, 1, keys=1, age_s=7200)
+    if (found := [segment_files(folder) for folder in folders]) != empty:
+        raise PromiseBroken(f"a replica of {partition} replaced an empty segment before its first record: {found}")
+    write_untracked_records(topic, 1, keys=1)
+    await_until(
+        lambda: {str(folder): sorted(int(path.stem) for path in folder.glob("*.log")) for folder in folders},
+        lambda found: all(begins == [0, 1] for begins in found.values()),
+        timeout_s=timeouts.REQUEST_S,
+        what=f"each replica of {partition} to have two segments, since the first record is too old",
+        failure=PromiseBroken,
+    )
 
 
 def write_hourly(topic: Topic) -> dict[int, int]:
