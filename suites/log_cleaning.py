@@ -96,7 +96,7 @@ def check_logs_whole(topic: Topic) -> None:
     """No record of :func:`write_outdated_records` is removed from the logs of the topic's first partition."""
     [log] = topic.partitions
     for broker in _brokers(log):
-        found = len(_records(log, broker))
+        found = len(stored_records(log, broker))
         if found != MORE_THAN_TWO:
             raise PromiseBroken(
                 f"{broker} has {found} of {MORE_THAN_TWO} records of {log}, which must not be compacted yet"
@@ -118,9 +118,9 @@ def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> N
     ends = compacted.cluster.end_offsets((compacted, expiring))
 
     def missing() -> list[str]:
-        last = {key: value for _, key, value in _records(compacted[0], broker)}
+        last = {key: value for _, key, value in stored_records(compacted[0], broker)}
         wanted = {key.decode(): value.decode().strip() for key, value in NEEDED.items()}
-        tail = [offset for offset, _, _ in _records(expiring[0], broker)]
+        tail = [offset for offset, _, _ in stored_records(expiring[0], broker)]
         end = ends[expiring.name, 0]
         found = [f"{compacted[0]} has {last} as the last values"] if last != wanted else []
         if not tail or tail != list(range(tail[0], end)):
@@ -137,12 +137,15 @@ def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> N
     )
 
 
-def _records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]:
-    """Offset, key and value of each record in a replica's log on disk."""
+def stored_records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]:
+    """Offset, key and value of each record in a replica's log on disk; a tombstone has an empty value.
+
+    :raises FileNotFoundError: the cleaner replaced a segment meanwhile
+    """
     folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
     batches, found = MemoryRecords(log_bytes(folder)), []
     while (batch := batches.next_batch()) is not None:
-        found += [(record.offset, record.key.decode(), record.value.decode().strip()) for record in batch]
+        found += [(record.offset, record.key.decode(), (record.value or b"").decode().strip()) for record in batch]
     return found
 
 

@@ -137,6 +137,11 @@ class KafkaVersion:
         return self.at_least(2, 7)
 
     @property
+    def has_delete_horizons(self) -> bool:
+        """Whether tombstones go ``delete.retention.ms`` after their first cleaning (KIP-534); before, some never go."""
+        return self.at_least(3, 1)
+
+    @property
     def has_initial_task_delay(self) -> bool:
         """Whether it has ``log.initial.task.delay.ms``; without it, a broker deletes nothing in its first 30 s."""
         return self.at_least(3, 8)

@@ -266,4 +266,5 @@ def test_a_build_is_not_mended_where_too_little_happened(monkeypatch: pytest.Mon
 def test_versions_have_what_came_with_them_and_what_went() -> None:
     builds = [KafkaVersion.parse(text) for text in ("2.8.2", "3.0.0", "3.7.2", "3.8.0", "4.4.0")]
     assert [build.has_initial_task_delay for build in builds] == [False, False, False, True, True]
+    assert [build.has_delete_horizons for build in builds] == [False, False, True, True, True]
     assert [build.creates_topics_by_zookeeper for build in builds] == [True, False, False, False, False]
