@@ -174,6 +174,8 @@ def test_producer_compacted(cluster: Cluster) -> None:
     offset = send()
     write_outdated_records(resent)
     check_logs_small(resent)
+    cluster.delete_topics(cluster.create_topic("gone", partitions=2))  # brokers then list the replicas that stay
+    check_checkpoints(cluster, {resent.name}, compacted={resent.name}, on=[first, second])
     cluster.reassign(log, [third, second])
     replicas_after(Placement(partition=log, on=(third, second)), (first.id, second.id))
     check_checkpoints(cluster, {resent.name}, on=[first])
