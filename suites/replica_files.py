@@ -29,7 +29,7 @@ from pathlib import Path
 
 from harness import timeouts
 from harness.cluster.broker import Broker
-from harness.cluster.log_dir import LOG_STARTS, RECOVERY_POINTS, LogDir
+from harness.cluster.log_dir import CLEANED, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.connection import NoAnswer
@@ -74,12 +74,13 @@ def wrong_files(log_dir: LogDir, partitions: Iterable[str]) -> Iterator[str]:
 
     :raises OSError: a file is gone
     """
-    points, starts = _listed(log_dir, RECOVERY_POINTS), _listed(log_dir, LOG_STARTS)
+    points, starts, cleaned = (_listed(log_dir, file) for file in (RECOVERY_POINTS, LOG_STARTS, CLEANED))
     deletes = _deletes_often(log_dir.broker)
     if log_dir.written_at(RECOVERY_POINTS) < log_dir.broker.started_at.timestamp():
         points = {}  # they are those of folders that may have been replaced while the broker was down
     for name in partitions:
-        for what in _wrong_in(log_dir, name, points.get(name, 0), starts.get(name)):
+        replaced = _replaced(log_dir, name) if name in cleaned else set()
+        for what in _wrong_in(log_dir, name, points.get(name, 0), starts.get(name), replaced):
             yield f"{name} in {log_dir} has {what}"
         if deletes and name in starts and (left := _below(log_dir, name, starts[name])):
             yield f"{name} in {log_dir} has {left}"
@@ -103,7 +104,7 @@ def _below(log_dir: LogDir, name: str, start: int) -> str | None:
     return None
 
 
-def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None) -> Iterator[str]:
+def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None, replaced: set[int]) -> Iterator[str]:
     folder = log_dir.path / name
     segments = {int(path.stem): path for path in sorted(folder.glob("*.log"))}
     end = StoredLog(folder).ends()
@@ -112,7 +113,6 @@ def _wrong_in(log_dir: LogDir, name: str, point: int, start: int | None) -> Iter
     epochs = leader_epochs(folder)
     yield from _wrong_epochs(epochs, start, end, segments)
     yield from _wrong_offsets(segments)
-    replaced = _replaced(log_dir, name)
     for offset in sorted(replaced & segments.keys()):
         yield f"the segment {offset}, which the cleaner has replaced"
     for path in sorted(folder.iterdir()):

@@ -52,7 +52,11 @@ def wrong(
     if epochs is not None:
         lines = ["0", str(len(epochs)), *(f"{epoch} {offset}" for epoch, offset in epochs)]
         (replica / "leader-epoch-checkpoint").write_text("\n".join(lines) + "\n")
-    for file, listed in (("recovery-point-offset-checkpoint", point), ("log-start-offset-checkpoint", start)):
+    for file, listed in (
+        ("recovery-point-offset-checkpoint", point),
+        ("log-start-offset-checkpoint", start),
+        ("cleaner-offset-checkpoint", 120 if "Cleaner" in line else None),
+    ):
         (folder / file).unlink(missing_ok=True)
         if listed is not None:
             (folder / file).write_text(f"0\n1\norders 0 {listed}\n")
