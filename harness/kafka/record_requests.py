@@ -171,12 +171,25 @@ class RecordRequests:
             check_answer(f"write a record to {topic}-{got.index}", got)
         return {int(got.index): int(got.base_offset) for got in answers}
 
-    def fetch(self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1) -> bytes:
+    def fetch(self, topic: str, partition: int, offset: int, *, leader_epoch: int = -1, wait_s: float = 0.0) -> bytes:
         """The record batches from an offset on, for a consumer that takes this broker for the leader.
 
         :param leader_epoch: the leader epoch that the consumer knows (KIP-320); -1: none
+        :param wait_s: seconds that the broker may wait for records
         """
-        return bytes(self._fetch(topic, partition, offset, leader_epoch=leader_epoch).records or b"")
+        return bytes(self._fetch(topic, partition, offset, leader_epoch=leader_epoch, wait_s=wait_s).records or b"")
+
+    def diverging_epoch(
+        self, topic: str, partition: int, offset: int, *, last_epoch: int, wait_s: float = 0.0
+    ) -> tuple[int, int] | None:
+        """The leader epoch where a log that ends at this offset leaves the leader's, and its end offset (KIP-595).
+
+        None: it does not. Ask the leader.
+
+        :param last_epoch: the leader epoch of the last record before the offset
+        """
+        got = self._fetch(topic, partition, offset, last_epoch=last_epoch, wait_s=wait_s).diverging_epoch
+        return None if if_any(int(got.epoch)) is None else (int(got.epoch), int(got.end_offset))
 
     def fetch_as_replica(self, topic: str, partition: int, offset: int, *, replica: int) -> bytes:
         """The record batches from an offset on, as this broker's follower fetches them; ask the leader.
@@ -189,12 +202,13 @@ class RecordRequests:
         """The record batches from an offset on, for a consumer that waits for them; empty after ``wait_s``."""
         return bytes(self._fetch(topic, partition, offset, wait_s=wait_s).records or b"")
 
-    def replica_to_read(self, topic: str, partition: int, offset: int, *, rack: str) -> int | None:
+    def replica_to_read(self, topic: str, partition: int, offset: int, *, rack: str, wait_s: float = 0.0) -> int | None:
         """The broker to which the leader sends a consumer in this rack (KIP-392); None: it should read from the leader.
 
         :param offset: that of the consumer
+        :param wait_s: seconds that the leader may wait for records
         """
-        return if_any(int(self._fetch(topic, partition, offset, rack=rack).preferred_read_replica))
+        return if_any(int(self._fetch(topic, partition, offset, rack=rack, wait_s=wait_s).preferred_read_replica))
 
     def _fetch(
         self,
@@ -203,6 +217,7 @@ class RecordRequests:
         offset: int,
         *,
         leader_epoch: int = -1,
+        last_epoch: int = -1,
         rack: str = "",
         replica: int = -1,
         wait_s: float = 0.0,
@@ -212,6 +227,7 @@ class RecordRequests:
             partition=partition,
             current_leader_epoch=leader_epoch,
             fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
             partition_max_bytes=1 << 16,
         )
         topics = [wanted(topic=topic, topic_id=self._topic_id(topic), partitions=[data])]
