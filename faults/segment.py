@@ -21,7 +21,7 @@ from harness.errors import FaultNotProven
 # Fields of org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8).
 _ABORTED_BYTES = 34
 _ABORTED_PRODUCER_END = 10
-_ABORTED_FIRST_END = 18
+_ABORTED_FIRST_END = 18  # where the last offset begins
 # Fields of a snapshot of producers: version (2 bytes), CRC (4), count (4); of each producer: id (8), epoch (2),
 # last sequence number (4).
 _LAST_SEQUENCE_END = 24
@@ -201,6 +201,21 @@ class AbortsBackdated(BitsFlipped):
     def find(self, content: bytes) -> Sequence[int]:
         """The last byte of the first offset, for each entry in which the bit is set."""
         return [at for at in range(_ABORTED_FIRST_END - 1, len(content), _ABORTED_BYTES) if content[at] & self.bit]
+
+
+class AbortsForgotten(BitsFlipped):
+    """The transactions in the index of aborted transactions end before the log begins, so a reader is given none.
+
+    The sign bit of each last offset flips. Kafka checks this field when it loads a segment. The broker must be down.
+    """
+
+    name = "aborts_forgotten"
+    suffix = "txnindex"
+    bit = 0x80
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The first byte of each entry's last offset."""
+        return range(_ABORTED_FIRST_END, len(content), _ABORTED_BYTES)
 
 
 class IndexByteFlipped(BitsFlipped):

@@ -7,7 +7,7 @@ import operator
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -422,13 +422,16 @@ def _check_leaders_expected(state: StateCheck) -> None:
 
 
 @contextmanager
-def flipped_while_down(state: StateCheck, flip: BitsFlipped) -> Iterator[None]:
+def flipped_while_down(
+    state: StateCheck, flip: BitsFlipped, end: Callable[[Broker], Fault] = BrokerKilled
+) -> Iterator[None]:
     """Kill a broker, flip bits on its disk, and start it: it rebuilds the file. The block runs once it is back.
 
+    :param end: how the broker ends
     :raises PromiseBroken: the broker loads the flipped bits, or sources disagree
     """
     broker = flip.broker
-    with injected(BrokerKilled(broker)):
+    with injected(end(broker)):
         state.broker_gone(broker)
         state.check()
         with injected(flip):

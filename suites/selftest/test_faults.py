@@ -16,7 +16,7 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault, ReplicaChmod000
 from faults.quorum import ControllerKilled, ControllerUnseated
-from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped, IndexUnreadable
+from faults.segment import AbortsBackdated, AbortsForgotten, AbortsMisattributed, ByteFlipped, IndexUnreadable
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -313,6 +313,18 @@ def test_aborts_begin_earlier_and_are_given_back(log_dir: LogDir) -> None:
     index.write_bytes(before)
     with injected(AbortsBackdated(log_dir, "t", 0)):
         assert [first for _, _, first, _, _ in ABORTED.iter_unpack(index.read_bytes())] == [51, 38, 395, 561]
+    assert index.read_bytes() == before
+
+
+def test_aborts_end_before_the_log_and_are_given_back(log_dir: LogDir) -> None:
+    folder = log_dir.replica_dir("t", 0)
+    folder.mkdir()
+    index = folder / f"{0:020d}.txnindex"
+    before = b"".join(ABORTED.pack(0, 7, n * 10, n * 10 + 5, n * 10) for n in range(3))
+    index.write_bytes(before)
+    with injected(AbortsForgotten(log_dir, "t", 0)):
+        aborts = list(ABORTED.iter_unpack(index.read_bytes()))
+        assert aborts == [(0, 7, n * 10, n * 10 + 5 - (1 << 63), n * 10) for n in range(3)]
     assert index.read_bytes() == before
 
 

@@ -14,6 +14,7 @@ from contextlib import closing
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
+from faults.segment import AbortsForgotten
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
@@ -31,7 +32,7 @@ from suites.on_disk import check_same_bytes
 from suites.reassignments import reassign_by_request
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import brokers_down, make_leader
+from suites.steps import brokers_down, flipped_while_down, make_leader
 from suites.transactions.test_idempotence import EXPIRES_OFTEN
 from suites.untracked_transactions import UntrackedProducer, check_reads
 
@@ -56,6 +57,8 @@ MANY = 700  # records: the second transaction begins in one segment and ends in 
 def test_restarted_with_open(cluster: Cluster) -> None:
     """A broker is stopped and killed amid transactions, and then leads: readers get each whole, or not at all.
 
+    While it is down, the index of aborted transactions of its oldest segment rots. It finds that as it starts, also
+    after the clean stop (``TransactionIndex.sanityCheck``), and builds the index again from the records.
     Then it dies with a marker that it was sent: the coordinator sends the marker to the next leader.
     """
     ledger = cluster.create_topic("ledger", configs=SMALL_SEGMENTS)
@@ -63,7 +66,7 @@ def test_restarted_with_open(cluster: Cluster) -> None:
     state = StateCheck(cluster, ledger, coordinator_log)
     broker = ledger[0].leader()
     first, second, third = (UntrackedProducer(ledger, name) for name in ("first", "second", "third"))
-    everything = committed = first.write(commit=True, count=MANY)
+    everything = [*second.write(commit=False), *(committed := first.write(commit=True, count=MANY))]
     everything = [*everything, *second.write(commit=False, count=MANY)]
     overlapped, ended = first.write(), second.write(count=MANY)
     kept = third.write(commit=True, count=MANY)
@@ -74,7 +77,8 @@ def test_restarted_with_open(cluster: Cluster) -> None:
     for end in (BrokerStopped, BrokerKilled):
         everything += first.write(commit=False, count=MANY)  # after the last clean stop, so a crash must find it
         left_open = second.write()
-        with brokers_down(state, end(broker)):
+        rots = AbortsForgotten(ledger[0].log_dir_on(broker), ledger.name, 0)
+        with flipped_while_down(state, rots, end):
             pass
         make_leader(cluster, state, broker)
         hidden = third.write(commit=True)
