@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 
 from harness import timeouts
 from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken
 from harness.kafka.connection import NoAnswer
@@ -81,6 +82,38 @@ def check_no_trace(broker: Broker, topic: Topic) -> None:
         failure=PromiseBroken,
     )
     broker.journal.write("replica.forgotten", broker=broker.id, topic=topic.name)
+
+
+def check_no_idle_fetchers(cluster: Cluster) -> None:
+    """No broker has a thread that fetches from a leader which it does not follow, or one that moves no replica.
+
+    Each live broker is asked, once all its moves have ended. A thread for moves ends at the next of the looks that a
+    broker takes every 10 s.
+
+    :raises PromiseBroken: a thread stays for too long
+    """
+    partitions = cluster.describe().partitions
+    led_by = {
+        broker: {each.leader for each in partitions if broker.id in each.replicas} - {broker.id}
+        for broker in cluster.live_brokers()
+    }
+
+    def idle() -> list[str]:
+        found = [(broker, name) for broker in led_by for name in sorted(mbeans_of(broker).fetcher_threads())]
+        sources = [(broker, name, FETCHER.fullmatch(name)) for broker, name in found]
+        return [f"{name} of {broker}" for broker, name, of in sources if not of or int(of[1]) not in led_by[broker]]
+
+    await_until(
+        idle,
+        lambda found: not found,
+        timeout_s=timeouts.RECOVERY_S,
+        what="every fetcher thread that fetches nothing to end",
+        retry_on=(NoAnswer,),
+        watch=cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+    followed = {str(broker): sorted(map(str, leaders)) for broker, leaders in led_by.items()}
+    cluster.journal.write("fetchers.none_idle", followed=followed)
 
 
 def _unknown(state: ExpectedState, elsewhere: ClusterState) -> dict[Key, ExpectedPartition]:

@@ -48,9 +48,14 @@ LOG_END = "kafka.log:type=Log,name=LogEndOffset,*"
 PARTITION = "kafka.cluster:type=Partition,name=UnderReplicated,*"
 DEAD_FETCHERS = "kafka.server:type=ReplicaFetcherManager,name=DeadThreadCount,clientId=Replica"
 FAILED_PARTITIONS = "kafka.server:type=ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica"
+FETCHER_THREADS = "kafka.server:type=FetcherStats,name=RequestsPerSec,*"
 FETCHED = "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
+REASSIGNED_IN = "kafka.server:type=BrokerTopicMetrics,name=ReassignmentBytesInPerSec"
+REASSIGNED_OUT = "kafka.server:type=BrokerTopicMetrics,name=ReassignmentBytesOutPerSec"
+LOGS_TO_RECOVER = "kafka.log:type=LogManager,name=remainingLogsToRecover,*"
+SEGMENTS_TO_RECOVER = "kafka.log:type=LogManager,name=remainingSegmentsToRecover,*"
 UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # in two domains since 4.2 (KIP-1100)
 WAITING_PRODUCE = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Produce"
 UNCLEAN_ELECTIONS = "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec"
@@ -307,6 +312,38 @@ class MBeans:
         wanted = (topic, str(partition))
         return sorted(each["clientId"] for each in map(_tags, found) if (each["topic"], each["partition"]) == wanted)
 
+    def fetcher_threads(self) -> set[str]:
+        """The threads of this broker that fetch from leaders, and those that copy replicas between log dirs.
+
+        Their names are such as ReplicaFetcherThread-0-2 and ReplicaAlterLogDirsThread-0.
+
+        :raises NoAnswer: no agent answers
+        """
+        [found] = self._read(FETCHER_THREADS)
+        return {_tags(mbean)["clientId"] for mbean in found}
+
+    def reassigned_bytes(self) -> tuple[int, int]:
+        """The bytes that this broker received and sent for reassignments since its start (KIP-352); 0 without any.
+
+        :raises NoAnswer: no agent answers
+        """
+        received, sent = self._read(REASSIGNED_IN, REASSIGNED_OUT)
+        return _value(received, "Count") or 0, _value(sent, "Count") or 0
+
+    def left_to_recover(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What a broker that loads its logs has yet to load, by log dir: logs, and segments of logs begun (KIP-831).
+
+        Empty once it has loaded them. A log dir whose threads have begun no log has no segments.
+
+        :raises NoAnswer: no agent answers
+        """
+        logs, segments = self._read(LOGS_TO_RECOVER, SEGMENTS_TO_RECOVER)
+        left = dict[str, int]()
+        for name, of in segments.items():  # one for each thread
+            if of["Value"] is not None:
+                left[_log_dir(name, "dir")] = left.get(_log_dir(name, "dir"), 0) + int(of["Value"])
+        return {_log_dir(name, "dir"): int(of["Value"]) for name, of in logs.items() if of["Value"] is not None}, left
+
     def log(self, topic: str, partition: int, *, is_future: bool = False) -> dict[str, int]:
         """The Size, NumLogSegments and LogEndOffset of a replica, or of a future replica; empty if there is none.
 
@@ -373,7 +410,7 @@ def _tags(mbean: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in mbean.partition(":")[2].split(","))
 
 
-def _log_dir(mbean: str) -> str:
+def _log_dir(mbean: str, tag: str = "logDirectory") -> str:
     """The log dir in an MBean's name; JMX quotes it there (``javax.management.ObjectName.quote``)."""
-    _, _, quoted = mbean.partition('logDirectory="')
+    _, _, quoted = mbean.partition(f'{tag}="')
     return quoted.rpartition('"')[0].replace("\\*", "*").replace("\\?", "?").replace("\\\\", "\\")

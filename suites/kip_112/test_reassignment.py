@@ -19,8 +19,10 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, check_records_deleted, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, FAILED_REPLICA_BLOCKS
+from suites.kip_112.test_behaviours import answers_to_clients
 from suites.on_disk import check_no_leftovers, check_no_replica_twice
 from suites.reassignments import await_no_reassignment, check_not_added, reassign_by_request
+from suites.replica_mbeans import check_no_idle_fetchers
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing, write_untracked_records
@@ -58,8 +60,22 @@ def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
         restart_after_healing(state, victim)
         pair.await_progress(after=now())
+    check_no_replica_here(victim, orders[0])
+    check_no_idle_fetchers(cluster)
     check_no_replica_twice(orders)
     check_delivery(workload)
+
+
+def check_no_replica_here(broker: Broker, partition: Partition) -> None:
+    """A client that takes a broker without a replica for the leader gets an error that makes it look for the leader.
+
+    Kafka's protocol guide: NOT_LEADER_OR_FOLLOWER, if "the broker is not a replica of the topic partition".
+    """
+    answers = answers_to_clients(broker, partition)
+    if wrong := {kind: error for kind, error in answers.items() if error != "NOT_LEADER_OR_FOLLOWER"}:
+        raise PromiseBroken(
+            f"{broker} has no replica of {partition}, and answers clients with {wrong}, not NOT_LEADER_OR_FOLLOWER"
+        )
 
 
 @scenario(

@@ -30,6 +30,7 @@ from suites.deviations import MOVE_NEVER_ENDS
 from suites.moves import SMALL_FETCHES, finish_move
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.reassignments import await_reassigned
+from suites.replica_mbeans import check_no_idle_fetchers
 from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import write_untracked_records
@@ -75,6 +76,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     check_same_bytes(*bulk.partitions)
     check_logs_unchanged(kept)
     check_delivery(workload)
+    check_no_idle_fetchers(cluster)
 
 
 def sizes_by_tool(broker: Broker, topic: Topic) -> Sizes:

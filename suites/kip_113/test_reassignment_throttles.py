@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
+from collections.abc import Mapping
 
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -14,6 +15,7 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.kafka.admin import NewTopic
 from harness.kafka.answers import Refused
+from harness.kafka.stored_log import StoredLog
 from harness.kafka.versions import VersionRange
 from suites.kip_113.copy_rates import RATE, check_rate
 from suites.moves import SMALL_FETCHES
@@ -26,10 +28,13 @@ from suites.reassignments import (
     await_no_reassignment,
     check_reassigning,
 )
+from suites.replica_mbeans import mbeans_of
 from suites.scenario import NO_FAULT, scenario
 from suites.steps import await_replica, write_untracked_records
 
 RECORDS, SOON_S = 5, 4.0  # less than replica.lag.time.max.ms, after which the leader would not wait for the follower
+CUT_BATCHES = 1.5
+"""A follower also counts the batch that the end of a fetch cuts off, and then fetches it again."""
 HAS_DEFAULT_RATES = VersionRange.parse(">=3.9")
 """The builds whose brokers take their rate from the configs of all brokers (KIP-226)."""
 
@@ -77,6 +82,34 @@ def test_reassignment_throttles(cluster: Cluster) -> None:
     cluster.await_healthy(failure=PromiseBroken)
     check_same_bytes(*logs)
     check_logs_unchanged(kept)
+    check_counted(cluster, {first: by_leader[0], second: by_follower[0]}, coming)
+
+
+def check_counted(cluster: Cluster, sources: Mapping[Broker, Partition], target: Broker) -> None:
+    """Brokers count the bytes that reassignments copied, and no others (KIP-352): received here, sent by the leaders.
+
+    One of the leaders also follows the other. This is no part of a reassignment.
+
+    :param sources: the log that was copied from each leader
+    """
+    sizes = {broker: log.log_dir_on(broker).replica_dir(log.topic, log.index) for broker, log in sources.items()}
+    stored = {broker: StoredLog(folder).size for broker, folder in sizes.items()}
+    # What is written while a log is copied may be fetched before or after the reassignment ends.
+    least = {broker: size - RECORDS * 1000 for broker, size in stored.items()}
+    counted = {broker: mbeans_of(broker).reassigned_bytes() for broker in cluster.brokers}
+    cluster.journal.write(
+        "reassignment.counted", bytes={str(each): counted[each] for each in counted}, stored=[*stored.values()]
+    )
+    received, sent = counted[target]
+    wrong = [f"{target} counts {sent} sent"] * bool(sent)
+    if not sum(least.values()) <= received <= CUT_BATCHES * sum(stored.values()):
+        wrong.append(f"{target} counts {received} received of {sum(stored.values())}")
+    for broker, size in stored.items():
+        received, sent = counted[broker]
+        wrong += [f"{broker} counts {received} received"] * bool(received)
+        wrong += [f"{broker} counts {sent} sent of {size}"] * (sent < least[broker])
+    if wrong:
+        raise PromiseBroken(f"bytes of reassignments in BrokerTopicMetrics: {'; '.join(wrong)}")
 
 
 def check_grows(partition: Partition, coming: Broker) -> None:

@@ -387,6 +387,47 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         without="these cases are invalid, since no follower seems to fetch",
         tried=False,  # a cluster of one broker has no fetcher
     ),
+    Dependency(
+        id="mbean-FetcherStats",
+        kind="mbean",
+        what=mbeans.FETCHER_THREADS,
+        needed_by=("kip-112/reassigned-away", "kip-113/balanced"),
+        without="these cases do not show that idle fetcher threads end",
+        tried=False,  # a cluster of one broker has no fetcher
+    ),
+    Dependency(
+        id="mbean-ReassignmentBytes",
+        kind="mbean",
+        what=mbeans.REASSIGNED_IN,
+        needed_by=("kip-113/reassignment-throttles",),
+        builds=VersionRange.parse(">=2.5"),
+        without="this case is invalid, since no broker seems to count a reassignment",
+        tried=False,  # the first reassignment makes it, and a cluster of one broker has none
+    ),
+    Dependency(
+        id="mbean-ReassignmentBytesOut",
+        kind="mbean",
+        what=mbeans.REASSIGNED_OUT,
+        needed_by=("kip-113/reassignment-throttles",),
+        builds=VersionRange.parse(">=2.5"),
+        without="this case is invalid, since no broker seems to count a reassignment",
+        tried=False,
+    ),
+    *(
+        Dependency(
+            id=f"mbean-{name}",
+            kind="mbean",
+            what=what,
+            needed_by=("races/failed-as-logs-load",),
+            builds=VersionRange.parse(">=3.3"),
+            without="this case is invalid, since a broker seems to load no logs",
+            tried=False,  # a broker has it only while it loads its logs
+        )
+        for name, what in (
+            ("remainingLogsToRecover", mbeans.LOGS_TO_RECOVER),
+            ("remainingSegmentsToRecover", mbeans.SEGMENTS_TO_RECOVER),
+        )
+    ),
     mbean(mbeans.RAFT, *CONTROLLER_FAILS, modes=KRAFT),
     mbean(mbeans.UNASSIGNED, modes=KRAFT),
     mbean(mbeans.WAITING_PRODUCE, "races/failed-before-ack", "races/failed-before-marker"),

@@ -10,20 +10,29 @@ from faults.broker import BrokerKilled
 from faults.held import Held
 from faults.log_dir import Chmod000
 from faults.targets import leader_of
+from harness import timeouts
 from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
+from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
+from harness.waiting import await_until
 from suites.checks import check_logged
 from suites.deviations import ENDS_AS_LOGS_LOAD, LED_ON_FAILED_LOG_DIR
 from suites.leadership import await_active, await_offline, led_in_same_log_dir
 from suites.observing import observe
+from suites.replica_mbeans import mbeans_of
 from suites.scenario import scenario
 from suites.state_check import StateCheck
-from suites.steps import ends_as_known, restart_after_healing, start_after_healing
+from suites.steps import ends_as_known, restart_after_healing, start_after_healing, write_untracked_records
 
 UNFENCING_ASKED = "Waiting for the broker to be unfenced"
 REPLICAS_STOPPED = "Stopped serving replicas in dir {path} "
 CLEANER_NOT_MADE = "AccessDeniedException: {path}/cleaner-offset-checkpoint"
+COUNTS_LOGS_TO_LOAD = VersionRange.parse(">=3.3")
+COUNTED_S = 5.0  # less than the limit of the hold
+METADATA_LOG = "__cluster_metadata-0"
+"""A folder in a log dir; a broker does not count it among its logs."""
 PARTITIONS = 12
 """With one replica each: each of three brokers leads two of them in each of its two log dirs."""
 
@@ -35,16 +44,20 @@ PARTITIONS = 12
     judged=False,
     deviations=(ENDS_AS_LOGS_LOAD,),
     holds=True,
+    overrides={"num.recovery.threads.per.data.dir": "1"},
 )
 def test_failed_as_logs_load(cluster: Cluster) -> None:
     """A log dir fails on a broker that starts, after its first access and before its logs are loaded: it is offline.
 
-    The broker leads the partitions of its good log dir again.
+    The broker leads the partitions of its good log dir again. Before that, it shows how far it is as it loads its logs.
     """
     orders = cluster.create_topic("orders", partitions=PARTITIONS, replicas=1)
+    write_untracked_records(orders, PARTITIONS)
     state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     fault = Chmod000(orders[0].log_dir_on(victim))
+    if cluster.distribution.version in COUNTS_LOGS_TO_LOAD:
+        check_loading_counted(state, fault.log_dir)
     loads = Held(cluster, victim, "logs-loaded", by=victim.start)
     with ExitStack() as ends:
         ends.enter_context(injected(BrokerKilled(victim)))
@@ -63,6 +76,39 @@ def test_failed_as_logs_load(cluster: Cluster) -> None:
         start_after_healing(state, victim)
     else:
         restart_after_healing(state, victim)
+
+
+def check_loading_counted(state: StateCheck, log_dir: LogDir) -> None:
+    """A broker that loads its logs after a crash counts those that are left, by log dir, and none later (KIP-831).
+
+    It is held before it recovers the first segment of a log dir, and loads the logs of the other log dir meanwhile.
+    """
+    broker, mbeans = log_dir.broker, mbeans_of(log_dir.broker)
+    logs = [each.name for each in log_dir.path.iterdir() if each.is_dir() and each.name != METADATA_LOG]
+    wanted = {str(each.path): (len(logs), 1) if each == log_dir else (0, 0) for each in broker.log_dirs}
+
+    def left() -> dict[str, tuple[int | None, int | None]]:
+        logs, segments = mbeans.left_to_recover()
+        return {path: (logs.get(path), segments.get(path)) for path in {*wanted, *logs, *segments}}
+
+    with injected(BrokerKilled(broker)):
+        state.broker_gone(broker)
+        state.check()
+        with injected(Held(state.cluster, broker, "segment-recovered", about=str(log_dir.path), by=broker.start)):
+            seen = await_until(
+                left,
+                lambda seen: seen == wanted,
+                timeout_s=COUNTED_S,
+                what=f"{broker} to count the logs and segments that it has yet to recover as {wanted}",
+                retry_on=(NoAnswer,),
+                failure=PromiseBroken,
+            )
+        state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
+    after = left()
+    if any(number for numbers in after.values() for number in numbers):
+        raise PromiseBroken(f"{broker} has loaded its logs, and counts as yet to recover: {after}")
+    broker.journal.write("loading.counted", left={path: list(numbers) for path, numbers in seen.items()})
 
 
 @scenario(
