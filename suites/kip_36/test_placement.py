@@ -37,7 +37,7 @@ PASSED_OVER = ((12, 1),) * 12
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
 ROUNDS = 10
 """Rounds of partitions, in each of which every broker is a preferred leader once."""
-MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12, "topics of many rounds": 1}
+MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12, "topics of many rounds": 2}
 
 
 @scenario(
@@ -58,7 +58,7 @@ def test_placement(cluster: Cluster) -> None:
     for name, racks in (("uneven", UNEVEN), ("one", ONE)):
         reset_with_racks(cluster, racks)
         propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
-    check_followers_vary(cluster, evidence)
+    check_followers_vary(cluster, evidence, "rounds-in-one-rack")
     reset_with_racks(cluster, GROWING, only=4)
     check_one_more_replica_refused(cluster)
     old = try_shapes(cluster, evidence, "four")
@@ -68,6 +68,7 @@ def test_placement(cluster: Cluster) -> None:
     propose(cluster, evidence, old, brokers)
     reset_with_racks(cluster, EACH_ITS_OWN)
     propose(cluster, evidence, try_shapes(cluster, evidence, "own", PASSED_OVER), brokers)
+    check_followers_vary(cluster, evidence, "rounds-over-racks")
     evidence.conclude(MINIMUM)
 
 
@@ -77,9 +78,13 @@ def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None
     change_racks(cluster, racks, only=only)
 
 
-def check_followers_vary(cluster: Cluster, evidence: Evidence) -> None:
-    """A topic of many rounds of partitions, all in one rack: each broker's partitions have several next replicas."""
-    for what, assignment in assignments(cluster, create(cluster, "rounds", [(ROUNDS * len(ONE), 2)])).items():
+def check_followers_vary(cluster: Cluster, evidence: Evidence, name: str) -> None:
+    """A topic of many rounds of partitions: each broker's partitions have several next replicas.
+
+    KRaft shuffles the brokers of a rack, and the racks. By chance, all ten next replicas of one of the six brokers are
+    the same once in 300,000 runs.
+    """
+    for what, assignment in assignments(cluster, create(cluster, name, [(ROUNDS * len(ONE), 2)])).items():
         evidence.tried("topics of many rounds")
         evidence.holds(what, promises.followers_vary(assignment))
 
