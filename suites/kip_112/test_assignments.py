@@ -35,7 +35,7 @@ KNOWN_S = 1.0
 
 GIVES_UP_S = 60.0
 """How long a broker sends a report to controllers that do not answer (``BrokerServer``, ``retryTimeoutMs``)."""
-GAVE_UP = r"assignments failed; global error"
+REPORT_FAILED = r"assignments failed; global error"
 """The log line of a broker that then queues the report again (3.9 and later)."""
 
 
@@ -99,16 +99,16 @@ def test_reported_again(cluster: Cluster) -> None:
     with injected(ControllerKilled(cluster, mover)):
         for partition, log_dir in moves.items():
             partition.move_to(log_dir)
-        await_given_up(mover)
+        await_report_failed(mover)
     for partition, log_dir in moves.items():
         await_moved(partition, log_dir)
 
 
-def await_given_up(broker: Broker) -> None:
+def await_report_failed(broker: Broker) -> None:
     """Wait until a broker has given up a report: its log has a line about it, or the time for it is over."""
     since = time.monotonic()
     await_until(
-        lambda: broker.log.first(GAVE_UP) or time.monotonic() - since > GIVES_UP_S + timeouts.REQUEST_S,
+        lambda: broker.log.first(REPORT_FAILED) or time.monotonic() - since > GIVES_UP_S + timeouts.REQUEST_S,
         timeout_s=GIVES_UP_S + timeouts.RECOVERY_S,
         what=f"{broker} to give up its report",
         watch=broker.node.check_alive,

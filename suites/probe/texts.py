@@ -367,15 +367,17 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-rare",
-        what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
-        "cannot be reported, a replica in two log dirs, unformatted log dirs, refused reassignments, moves and appends "
-        "that hit an error, and a broker that halts since its protocol has no offline replicas",
+        what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs of "
+        "brokers or replicas that cannot be reported, a replica in two log dirs, unformatted log dirs, refused "
+        "reassignments, moves and appends that hit an error, and a broker that halts since its protocol has no offline "
+        "replicas",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
             "Shutdown broker because the metadata log dir {path} has failed",
             "(?s)Encountered fatal fault: .*…/",
             r"Shutting down because couldn't communicate offline log dir \S+ with controllers",
+            "assignments failed; global error",
             r"Duplicate log directories for \S+ are found in both (\S+) and (\S+)\.",
             r"Failed to write meta\.properties due to",
             " and ….",
