@@ -47,22 +47,28 @@ REFUSED_AFTER = {Mode.ZK: REFUSED_AFTER_SWAP, Mode.KRAFT: REFUSED_AFTER_SWAP_IN_
     deviations=tuple(REFUSED_AFTER.values()),
 )
 def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Leaders' replicas move during transactions: open ones stay open, aborted ones aborted, also after a restart."""
+    """Leaders' replicas move during transactions: open ones stay open, aborted ones aborted, also after a restart.
+
+    One of them has no aborted transaction before it moves, and has one afterwards.
+    """
     orders = cluster.create_topic("orders")
-    alike = NewTopic(name="ledger", replicas=3, assignment={0: orders[0].describe().replicas})
-    [ledger] = cluster.create_topics(alike)
-    state = StateCheck(cluster, orders, ledger)
+    replicas = orders[0].describe().replicas
+    alike = [NewTopic(name=name, replicas=3, assignment={0: replicas}) for name in ("ledger", "later")]
+    ledger, later = cluster.create_topics(*alike)
+    state = StateCheck(cluster, orders, ledger, later)
     mover = leader_of(orders[0])
-    ends = {topic[0]: other_dir(topic[0].log_dir_on(mover)) for topic in (orders, ledger)}
+    ends = {topic[0]: other_dir(topic[0].log_dir_on(mover)) for topic in (orders, ledger, later)}
     workload.expect_errors(_REFUSED)
     with workload.running(orders, record_bytes=1000, transactional=Transactions()) as pair:
         pair.await_count(500)
         before, amid = UntrackedProducer(ledger, "before"), UntrackedProducer(ledger, "amid")
         kept, aborted = before.write(commit=True), before.write(commit=False)
         left_open = before.write()
+        aborts_later = UntrackedProducer(later, "later")
+        kept_later = aborts_later.write(commit=True)
         with moves_held(mover):
             for partition, there in ends.items():
-                begin_move(partition, there, waits=partition.topic == ledger.name)
+                begin_move(partition, there, waits=partition.topic != orders.name)
                 state.move_held(partition, there)
             kept_too, aborted_too = amid.write(commit=True), amid.write(commit=False)
             left_open_too = amid.write()
@@ -78,6 +84,8 @@ def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
         everything = [*kept, *aborted, *left_open, *kept_too, *aborted_too, *left_open_too, *ended, *ended_too]
         check_reads(ledger, "read_committed", committed)
         check_reads(ledger, "read_uncommitted", everything)
+        aborts_later.write(commit=False)  # the first one in its log, so the broker makes its index only now
+        check_reads(later, "read_committed", kept_later)
         state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     with injected(BrokerStopped(mover)):  # a clean stop: after a crash it would rebuild its indexes
@@ -88,7 +96,8 @@ def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
     make_leader(cluster, state, mover)  # the reads now show what it found on its disks
     check_reads(ledger, "read_committed", committed)
     check_reads(ledger, "read_uncommitted", everything)
-    check_same_bytes(*ledger.partitions)
+    check_reads(later, "read_committed", kept_later)
+    check_same_bytes(ledger[0], later[0])
     check_delivery(workload)
     check_refused_once(cluster, workload)
 

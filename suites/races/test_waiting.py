@@ -14,20 +14,22 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.record_requests import UNNAMED, Producer
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
-from suites.leadership import await_end, await_offline, elect
+from suites.leadership import await_end, await_offline, elect, lead
 from suites.on_disk import check_same_bytes
 from suites.races.test_replication import PATIENT
 from suites.scenario import NO_FAULT, scenario
-from suites.steps import await_checkpoints
-from suites.untracked_transactions import RECORDS, UntrackedProducer
+from suites.steps import await_checkpoints, write_untracked_records
+from suites.untracked_transactions import RECORDS, UntrackedProducer, check_reads, new_producer
 
 ANSWERED_S = 20.0
 """The request's time-out: far longer than a failed log dir takes to be known."""
@@ -56,10 +58,10 @@ def test_failed_before_ack(cluster: Cluster) -> None:
             check_error(asked[0])
 
 
-def send_record(leader: Broker, apart: Executor) -> Future[int]:
+def send_record(leader: Broker, apart: Executor, producer: Producer = UNNAMED, sequence: int = -1) -> Future[int]:
     """Send a record to the leader, which must wait for its follower."""
-    client = Admin(leader.new_connection())
-    return apart.submit(client.produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S)
+    write = functools.partial(Admin(leader.new_connection()).produce, "orders", 0, b"", acks=-1, timeout_s=ANSWERED_S)
+    return apart.submit(write, producer=producer, sequence=sequence)
 
 
 def check_error(asked: Future[int]) -> None:
@@ -82,9 +84,15 @@ def check_error(asked: Future[int]) -> None:
     overrides=PATIENT,
 )
 def test_led_by_another_before_ack(cluster: Cluster) -> None:
-    """Another replica becomes the leader while a producer waits for a follower: the producer gets an error at once."""
+    """Another replica becomes the leader while a producer waits for a follower: the producer gets an error at once.
+
+    The former leader truncates the record without a restart. As it leads again, it appends the record if the producer
+    sends it again: it takes it for none that it has.
+    """
     orders = create_topic_apart(cluster)
     leader, [follower] = leader_of(orders[0]), orders[0].followers()
+    producer = new_producer(leader)
+    check_appended(orders[0], producer, sequence=0, offset=0)
     with ThreadPoolExecutor(1) as apart:
         asked: list[Future[int]] = []
         behind = Held(
@@ -92,12 +100,49 @@ def test_led_by_another_before_ack(cluster: Cluster) -> None:
             follower,
             "follower-fetches",
             of_thread=f"ReplicaFetcherThread-0-{leader.id}",
-            by=lambda: asked.append(send_record(leader, apart)),
+            by=lambda: asked.append(send_record(leader, apart, producer, sequence=1)),
         )
         with injected(behind):
             await_waiting(leader)
             elect(orders[0], follower)
         check_error(asked[0])
+    lead(orders[0], follower)
+    write_untracked_records(orders, 1)  # acked when the former leader has it, in the place of the truncated record
+    check_same_producers(orders[0])
+    lead(orders[0], leader)
+    check_appended(orders[0], producer, sequence=1, offset=2)
+    check_same_producers(orders[0])
+    check_same_bytes(orders[0])
+
+
+def check_appended(partition: Partition, producer: Producer, *, sequence: int, offset: int) -> None:
+    """The leader appends the record with this sequence number, at this offset, and acks it."""
+    leader = partition.leader()
+    write = functools.partial(leader.admin.produce, partition.topic, partition.index, b"", acks=-1)
+    try:
+        with OwnPart(partition.cluster, "take records", needs_all=False).served():
+            got = write(producer=producer, sequence=sequence)
+    except Refused as refused:
+        raise PromiseBroken(f"{leader} refuses record {sequence} of a producer: {refused}") from refused
+    if got != offset:
+        raise PromiseBroken(f"{leader} acks record {sequence} of a producer at offset {got}, not {offset}")
+
+
+def check_same_producers(partition: Partition) -> None:
+    """All replicas have the same state of producers: that of the records, which are the same.
+
+    :raises PromiseBroken: they do not, also after a while
+    """
+    replicas = [partition.leader(), *partition.followers()]
+    key = (partition.topic, partition.index)
+    await_until(
+        lambda: {str(each): each.admin.describe_producers(*key) for each in replicas},
+        lambda known: len({*known.values()}) == 1,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the replicas of {partition} to have the same state of producers",
+        retry_on=(NoAnswer, Refused),
+        failure=PromiseBroken,
+    )
 
 
 @scenario(
@@ -124,17 +169,23 @@ def test_failed_before_marker(cluster: Cluster) -> None:
     overrides=PATIENT,
 )
 def test_failed_before_abort(cluster: Cluster) -> None:
-    """The leader's log dir fails as an abort marker waits: the healed replica truncates it, and follows again."""
+    """The leader's log dir fails as an abort marker waits: the healed replica truncates it, and follows again.
+
+    As it leads again, it hands readers no aborted record.
+    """
     failed, orders = end_as_leader_fails(cluster, commit=False)
     failed.restart()
     cluster.await_healthy(failure=PromiseBroken)
-    check_same_bytes(orders)
+    check_same_bytes(orders[0])
+    check_same_producers(orders[0])
+    lead(orders[0], failed)
+    check_reads(orders, "read_committed", [])
 
 
-def end_as_leader_fails(cluster: Cluster, *, commit: bool) -> tuple[Broker, Partition]:
+def end_as_leader_fails(cluster: Cluster, *, commit: bool) -> tuple[Broker, Topic]:
     """The leader's log dir fails before a follower has the marker of a transaction; the next leader soon has it.
 
-    Returns the broker that led, and the partition.
+    Returns the broker that led, and the topic.
     """
     orders = create_topic_apart(cluster)
     failed = leader_of(orders[0])
@@ -147,7 +198,7 @@ def end_as_leader_fails(cluster: Cluster, *, commit: bool) -> tuple[Broker, Part
             await_ended(follower, timeouts.REQUEST_S)
         if outcome.deviates:
             await_ended(follower, timeouts.PROGRESS_S)
-    return failed, orders[0]
+    return failed, orders
 
 
 def await_ended(leader: Broker, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.answers import Refused
 from harness.kafka.record_requests import Producer
 from suites.checks import check_refused
@@ -37,6 +37,8 @@ REMEMBERED = range(WRITTEN - 5, WRITTEN)
 """A leader remembers the last five batches of a producer; after a restart from a snapshot, at least the last."""
 BLOCK = 1000
 """The number of ids that the controller, or ZooKeeper, gives a broker at once."""
+TRIMMED = 2
+"""The number of a producer's records that are deleted, all that it wrote."""
 LAST_SEQUENCE = (1 << 31) - 1
 EXPIRES_OFTEN = {"producer.id.expiration.check.interval.ms": "500"}
 """Broker settings: brokers look for expired producers twice a second (default: every 10 min)."""
@@ -51,20 +53,23 @@ EXPIRES_OFTEN = {"producer.id.expiration.check.interval.ms": "500"}
 )
 def test_sequence_numbers(cluster: Cluster) -> None:
     """An idempotent producer sends its last batches again after failovers and restarts: none is written twice."""
-    ledger = cluster.create_topic("ledger")
-    state = StateCheck(cluster, ledger)
+    ledger, trimmed = cluster.create_topic("ledger"), cluster.create_topic("trimmed")
+    state = StateCheck(cluster, ledger, trimmed)
     given = set[int]()
     check_new_ids([*cluster.brokers, *[cluster.brokers[0]] * BLOCK, *cluster.brokers], given)
     producer = new_producer(leader_of(ledger[0]))
     for number in range(WRITTEN):
         write(ledger[0], producer, number)
     check_remembered(ledger[0], producer, REMEMBERED)
+    without_records = write_and_delete(trimmed[0])
     for end in (BrokerStopped, BrokerKilled):
         ended = leader_of(ledger[0])
         with brokers_down(state, end(ended)):
             check_remembered(ledger[0], producer, REMEMBERED if end is BrokerStopped else REMEMBERED[-1:])
         make_leader(cluster, state, ended)
         check_remembered(ledger[0], producer, REMEMBERED[-1:])
+        if end is BrokerStopped:  # after a crash, a broker may know only what its records show
+            check_known_without_records(trimmed[0], without_records)
         check_new_ids(cluster.brokers, given)  # all have been restarted
     check_rot_discarded(state, ledger[0], producer)
     write(ledger[0], producer, WRITTEN)
@@ -82,11 +87,14 @@ def check_new_ids(brokers: Iterable[Broker], given: set[int]) -> None:
         given.add(id)
 
 
-def write(partition: Partition, producer: Producer, number: int) -> None:
-    """Write record ``number`` of the producer with acks=all; its offset must be the number."""
-    offset = send(partition, producer, number)
-    if offset != number:
-        raise PromiseBroken(f"{partition.leader()} answers offset {offset} for record {number} of {partition}")
+def write(partition: Partition, producer: Producer, number: int, *, offset: int | None = None) -> None:
+    """Write record ``number`` of the producer with acks=all.
+
+    :param offset: its offset must be this one (default: the number)
+    """
+    got = send(partition, producer, number)
+    if got != (number if offset is None else offset):
+        raise PromiseBroken(f"{partition.leader()} answers offset {got} for record {number} of {partition}")
 
 
 def send(partition: Partition, producer: Producer, sequence: int) -> int:
@@ -112,6 +120,29 @@ def check_remembered(partition: Partition, producer: Producer, numbers: Iterable
     end = leader.admin.end_offset(*key)
     if end != WRITTEN:
         raise PromiseBroken(f"{leader} appended records of {partition} that it had: it ends at {end}, not at {WRITTEN}")
+
+
+def write_and_delete(partition: Partition) -> Producer:
+    """Write two records of a new producer and one of another, and delete the first two; returns the producer."""
+    leader = partition.leader()
+    producer = new_producer(leader)
+    for number in range(TRIMMED):
+        write(partition, producer, number)
+    write(partition, new_producer(leader), 0, offset=TRIMMED)
+    partition.delete_records(TRIMMED)
+    return producer
+
+
+def check_known_without_records(partition: Partition, producer: Producer) -> None:
+    """The leader answers the last batch of a producer of which it has no record with its offset, and appends nothing.
+
+    A producer's state does not go with its records, but when the producer expires (KIP-360). After a clean stop, only
+    the broker's snapshot of producers has it.
+    """
+    leader = partition.leader()
+    if leader.admin.start_offset(partition.topic, partition.index) != TRIMMED:
+        raise Inconclusive(f"{leader} has the records of the producer of {partition}")
+    write(partition, producer, TRIMMED - 1)
 
 
 def check_rot_discarded(state: StateCheck, partition: Partition, producer: Producer) -> None:

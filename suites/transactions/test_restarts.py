@@ -22,6 +22,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import ProducerState
 from harness.kafka.record_requests import Producer
 from harness.kafka.transaction_requests import write_marker
 from harness.kafka.versions import VersionRange
@@ -163,8 +164,10 @@ def test_zombie_producer(cluster: Cluster) -> None:
     new.write(commit=True, count=0)
     check_reads(ledger, "read_committed", [*kept, *began])
     abandoned = UntrackedProducer(ledger, "abandoned", timeout_ms=ABANDONED_MS).write()
+    unended = open_producer(ledger[0])
     behind = new.write(commit=True)
     await_all_ended(ledger[0])
+    check_marker_taken_again(ledger[0], unended.producer)
     behind += new.write(commit=True)
     check_reads(ledger, "read_committed", [*kept, *began, *behind])
     check_reads(ledger, "read_uncommitted", [*kept, *aborted, *began, *abandoned, *behind])
@@ -201,7 +204,7 @@ def check_stale_markers_refused(partition: Partition) -> None:
     """
     leader, key = partition.leader(), (partition.topic, partition.index)
     known = leader.admin.describe_producers(*key)
-    [began] = (each for each in known if each.open_since is not None)
+    began = open_producer(partition)
     producer = Producer(id=began.producer, epoch=began.epoch)
     with closing(leader.new_connection()) as connection:
         end = functools.partial(write_marker, connection, *key, producer)
@@ -212,6 +215,35 @@ def check_stale_markers_refused(partition: Partition) -> None:
             check_refused(late, "INVALID_PRODUCER_EPOCH", "")
     if (now_known := leader.admin.describe_producers(*key)) != known:
         raise PromiseBroken(f"{leader} refused markers of {partition}, and its producers are {now_known}, not {known}")
+
+
+def open_producer(partition: Partition) -> ProducerState:
+    """The only producer of which the leader has an open transaction."""
+    known = partition.leader().admin.describe_producers(partition.topic, partition.index)
+    [began] = (each for each in known if each.open_since is not None)
+    return began
+
+
+def check_marker_taken_again(partition: Partition, id: int) -> None:
+    """The leader takes the marker that ended the producer's last transaction once more, and no transaction is open.
+
+    A coordinator sends a marker until it gets an answer, so it may send one that the leader has.
+    """
+    leader, key = partition.leader(), (partition.topic, partition.index)
+    [ended] = (each for each in leader.admin.describe_producers(*key) if each.producer == id)
+    with closing(leader.new_connection()) as connection:
+        try:
+            write_marker(
+                connection,
+                *key,
+                Producer(id=id, epoch=ended.epoch),
+                coordinator_epoch=ended.coordinator_epoch,
+                commit=False,
+                epoch_bumped=partition.cluster.distribution.version in BUMPS_EPOCH,
+            )
+        except Refused as refused:
+            raise PromiseBroken(f"{leader} refuses a marker of {partition} that it has: {refused}") from refused
+    await_all_ended(partition)
 
 
 def check_fenced(cluster: Cluster, attempt: Callable[[], object]) -> None:
