@@ -16,17 +16,19 @@ from pathlib import Path
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.segment import ByteFlipped
-from faults.targets import follower_of, leader_of
+from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import RECOVERY_POINTS, LogDir
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
+from harness.kafka.admin import NewTopic
 from harness.kafka.versions import VersionRange
 from harness.waiting import await_until
 from suites.checks import check_led_by_another, check_refused
 from suites.log_cleaning import EXPIRING, FREQUENT_CLEANING, MORE_THAN_TWO, SMALL_SEGMENTS, check_logs_small
+from suites.moves import SMALL_FETCHES, begin_move, finish_move, moves_held
 from suites.on_disk import check_high_watermarks, check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -130,35 +132,57 @@ def leave_two_in_swap(folder: Path) -> None:
     kip=112,
     plan="a follower's log is truncated to its new leader's, by more than two segments; retention then goes on",
     judged=False,
-    overrides=FREQUENT_CLEANING,
+    overrides=FREQUENT_CLEANING | SMALL_FETCHES,
 )
 def test_segments_truncated(cluster: Cluster) -> None:
     """A leader dies with three segments that no other broker has: it truncates them, and follows the new leader.
 
-    Cleaning and retention of its log pause during the truncation, and must go on after it.
+    Cleaning and retention of its log pause during the truncation, and must go on after it. Those of another log are
+    paused already, since its replica is being moved: they go on when the move has ended.
     """
     events = cluster.create_topic("events", configs=SMALL_SEGMENTS)
-    state = StateCheck(cluster, events)
-    write_untracked_records(events, 300, size=1000)
+    alike = {0: events[0].describe().replicas}
+    [moved] = cluster.create_topics(NewTopic(name="moved", replicas=3, assignment=alike, configs=SMALL_SEGMENTS))
+    topics = events, moved
+    state = StateCheck(cluster, *topics)
     dead = leader_of(events[0])
-    with ExitStack() as down:
-        with injected(*map(BrokerPaused, cluster.others(dead))):
-            write_untracked_records(events, MORE_THAN_TWO, size=1000, to=dead)
-            segments = len(list(events[0].log_dir_on(dead).replica_dir(events.name, 0).glob("*.log")))
-            down.enter_context(injected(BrokerKilled(dead)))
-        check_led_by_another(events[0], dead)
-        if segments < 3:
-            raise Inconclusive(f"{dead} has {segments} segments of {events[0]}, so little is truncated")
-        state.broker_gone(dead)
-        state.check()
-        write_untracked_records(events, 300, size=500)
-    state.broker_back(dead)
+    there = other_dir(moved[0].log_dir_on(dead))
+    with moves_held(dead):
+        with ExitStack() as down:
+            for topic in topics:
+                write_untracked_records(topic, 300, size=1000)
+            begin_move(moved[0], there)
+            with injected(*map(BrokerPaused, cluster.others(dead))):
+                for topic in topics:
+                    write_untracked_records(topic, MORE_THAN_TWO, size=1000, to=dead)
+                    check_segments(topic[0], dead)
+                down.enter_context(injected(BrokerKilled(dead)))
+            for topic in topics:
+                check_led_by_another(topic[0], dead)
+            state.broker_gone(dead)
+            state.check()
+            for topic in topics:
+                write_untracked_records(topic, 300, size=500)
+        state.broker_back(dead)
+        cluster.await_healthy(failure=PromiseBroken)
+    finish_move(state, moved[0], there)
     state.check(timeouts.RECOVERY_S)
-    check_same_bytes(events[0])
-    write_untracked_records(events, MORE_THAN_TWO, size=1000)
-    events.configure(EXPIRING)
-    check_logs_small(events)
-    check_no_leftovers(cluster, {events.name})
+    check_same_bytes(events[0], moved[0])
+    for topic in topics:
+        write_untracked_records(topic, MORE_THAN_TWO, size=1000)
+        topic.configure(EXPIRING)
+    check_logs_small(*topics)
+    check_no_leftovers(cluster, {topic.name for topic in topics})
+
+
+def check_segments(partition: Partition, broker: Broker) -> None:
+    """The broker's replica has at least three segments.
+
+    :raises Inconclusive: it has fewer, so little is truncated
+    """
+    folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+    if (segments := len(list(folder.glob("*.log")))) < 3:
+        raise Inconclusive(f"{broker} has {segments} segments of {partition}, so little is truncated")
 
 
 @scenario(

@@ -24,7 +24,7 @@ from harness.kafka.record_requests import UNNAMED, Producer
 from harness.waiting import await_until
 from suites.checks import promised
 from suites.deviations import MARKER_WAITS, WAITING_REQUEST_UNANSWERED
-from suites.leadership import await_end, await_offline, elect, lead
+from suites.leadership import await_end, await_offline, lead
 from suites.on_disk import check_same_bytes
 from suites.races.test_replication import PATIENT
 from suites.scenario import NO_FAULT, scenario
@@ -93,20 +93,13 @@ def test_led_by_another_before_ack(cluster: Cluster) -> None:
     leader, [follower] = leader_of(orders[0]), orders[0].followers()
     producer = new_producer(leader)
     check_appended(orders[0], producer, sequence=0, offset=0)
+    behind = Held(cluster, follower, "follower-fetches", of_thread=f"ReplicaFetcherThread-0-{leader.id}")
     with ThreadPoolExecutor(1) as apart:
-        asked: list[Future[int]] = []
-        behind = Held(
-            cluster,
-            follower,
-            "follower-fetches",
-            of_thread=f"ReplicaFetcherThread-0-{leader.id}",
-            by=lambda: asked.append(send_record(leader, apart, producer, sequence=1)),
-        )
         with injected(behind):
+            asked = send_record(leader, apart, producer, sequence=1)
             await_waiting(leader)
-            elect(orders[0], follower)
-        check_error(asked[0])
-    lead(orders[0], follower)
+            lead(orders[0], follower)
+        check_error(asked)
     write_untracked_records(orders, 1)  # acked when the former leader has it, in the place of the truncated record
     check_same_producers(orders[0])
     lead(orders[0], leader)
