@@ -19,7 +19,7 @@ from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.answers import Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ProducerState
@@ -218,10 +218,16 @@ def check_stale_markers_refused(partition: Partition) -> None:
 
 
 def open_producer(partition: Partition) -> ProducerState:
-    """The only producer of which the leader has an open transaction."""
-    known = partition.leader().admin.describe_producers(partition.topic, partition.index)
-    [began] = (each for each in known if each.open_since is not None)
-    return began
+    """The only producer of which the leader has an open transaction.
+
+    :raises Inconclusive: there is none, such as after its time-out, or several
+    """
+    leader = partition.leader()
+    known = leader.admin.describe_producers(partition.topic, partition.index)
+    began = [each for each in known if each.open_since is not None]
+    if len(began) != 1:
+        raise Inconclusive(f"{leader} has {len(began)} open transactions of {partition}, not one")
+    return began[0]
 
 
 def check_marker_taken_again(partition: Partition, id: int) -> None:
