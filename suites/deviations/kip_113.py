@@ -265,7 +265,7 @@ REFUSED_AFTER_SWAP = Deviation(
 
 REFUSED_AFTER_SWAP_IN_KRAFT = replace(
     REFUSED_AFTER_SWAP,
-    builds=VersionRange.parse(">=4.4.0"),  # not seen on 3.9.2
+    builds=VersionRange.parse(">=3.9.2"),
     modes=(Mode.KRAFT,),
 )
 
