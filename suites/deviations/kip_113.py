@@ -265,7 +265,7 @@ REFUSED_AFTER_SWAP = Deviation(
 
 REFUSED_AFTER_SWAP_IN_KRAFT = replace(
     REFUSED_AFTER_SWAP,
-    builds=VersionRange.parse(">=3.9.2"),
+    builds=VersionRange.parse(">=3.9.2,<3.9.3 | >=4.4.0"),  # where it was seen
     modes=(Mode.KRAFT,),
 )
 
