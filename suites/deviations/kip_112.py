@@ -288,6 +288,17 @@ MIN_ISR_CHANGE_ENDS_ELECTIONS = Deviation(
     modes=(Mode.KRAFT,),
 )
 
+CLEARED_ELR_STOPS_REGISTRATION = Deviation(
+    kip=112,
+    promised="a broker that starts is active again",
+    actual="if min.insync.replicas was set while the broker was an eligible leader replica, and the topic was deleted, "
+    "the controller fails at each registration of the broker and gives up its leadership; the broker ends",
+    issue="none found; ReplicationControlManager.removeTopicElrs does not update brokersToElrs",
+    builds=VersionRange.parse(">=4.1.0"),
+    modes=(Mode.KRAFT,),
+    failures=r"Topic ID \S+ existed in isrMembers, but not in the topics map",
+)
+
 CORRECTED_LOG_DIR_NOT_LED = Deviation(
     kip=112,
     promised="a replica on a good log dir can lead",

@@ -369,8 +369,8 @@ TEXTS: tuple[Dependency, ...] = (
         id="log-rare",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs of "
         "brokers or replicas that cannot be reported, a replica in two log dirs, unformatted log dirs, refused "
-        "reassignments, moves and appends that hit an error, and a broker that halts since its protocol has no offline "
-        "replicas",
+        "reassignments, moves and appends that hit an error, a deleted topic that the controller still has, and a "
+        "broker that halts since its protocol has no offline replicas",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
@@ -378,6 +378,7 @@ TEXTS: tuple[Dependency, ...] = (
             "(?s)Encountered fatal fault: .*…/",
             r"Shutting down because couldn't communicate offline log dir \S+ with controllers",
             "assignments failed; global error",
+            r"Topic ID \S+ existed in isrMembers, but not in the topics map",
             r"Duplicate log directories for \S+ are found in both (\S+) and (\S+)\.",
             r"Failed to write meta\.properties due to",
             " and ….",
