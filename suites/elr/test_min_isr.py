@@ -133,7 +133,7 @@ def check_registers_again(cluster: Cluster, broker: Broker, *, witness: Broker) 
     """A killed broker is active again after its start. It was eligible for partitions that are deleted since."""
     controller = cluster.active_controller()
     broker.kill()
-    await_active(broker, witness, active=False)
+    await_fenced(broker, witness)
     broker.start()
     await_until(
         lambda: controller.log.first(STILL_A_MEMBER) or broker.id in witness.describe_cluster().brokers,
@@ -149,12 +149,12 @@ def check_registers_again(cluster: Cluster, broker: Broker, *, witness: Broker) 
         broker.kill()  # the controller would fail at each of its requests
 
 
-def await_active(broker: Broker, witness: Broker, *, active: bool) -> None:
-    """Wait until another broker shows this one as active, or not."""
+def await_fenced(broker: Broker, witness: Broker) -> None:
+    """Wait until another broker does not show this one as active any more."""
     await_until(
-        lambda: (broker.id in witness.describe_cluster().brokers) == active,
+        lambda: broker.id not in witness.describe_cluster().brokers,
         timeout_s=timeouts.BROKER_FAILURE_S,
-        what=f"{broker} to be {'active' if active else 'fenced'}",
+        what=f"{broker} to be fenced",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
