@@ -1,8 +1,8 @@
 """Shows what a change of ``min.insync.replicas`` does to eligible leader replicas (KIP-966).
 
-A replica is eligible because no record was acked without it. With another value that may not hold any more.
-So Kafka clears the eligible leader replicas: those of the topic, or all of them if the cluster's value changes. This is
-in "Eligible Leader Replicas, Tool" of Kafka's documentation.
+A replica is eligible because no record was acked without it. With another value that may not hold any more. So Kafka
+clears the eligible leader replicas: those of the topic, or all of them if the cluster's value changes. This is in
+"Eligible Leader Replicas, Tool" of Kafka's documentation.
 """
 
 from __future__ import annotations

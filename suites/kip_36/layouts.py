@@ -15,6 +15,9 @@ from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.kip_36.oracle import Assignment
 
+NEAREST = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+"""Broker settings with which a leader sends consumers to a replica in their rack (KIP-392)."""
+
 
 def change_racks(cluster: Cluster, racks: Sequence[str | None], *, only: int | None = None) -> None:
     """Restart the brokers whose rack changes, all at once, and wait until every broker's metadata has the racks.

@@ -19,7 +19,7 @@ from harness.waiting import await_until
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, promised
 from suites.deviations import FAILED_REPLICA_PREFERRED
-from suites.kip_36.layouts import racks_of
+from suites.kip_36.layouts import NEAREST, racks_of
 from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import ALL_DIRS_FAILED, check_led, log_dirs_failed, rack_killed, write_untracked_records
@@ -30,7 +30,6 @@ READS_NOTHING = (
 )
 """The error if the producer gets acks, and consumers get no records, also new consumers."""
 
-NEAREST = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
 

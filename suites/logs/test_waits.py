@@ -21,8 +21,7 @@ from harness.errors import PromiseBroken
 from harness.kafka.admin import Admin
 from harness.kafka.versions import VersionRange
 from suites.checks import check_refused
-from suites.kip_36.layouts import racks_of
-from suites.kip_36.test_rack_fails import NEAREST
+from suites.kip_36.layouts import NEAREST, racks_of
 from suites.scenario import NO_FAULT, scenario
 
 WAIT_S = 8.0
